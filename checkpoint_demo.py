@@ -1,0 +1,1295 @@
+#!/usr/bin/env python3
+"""Keep a verified record of an agent's work, hand it to another model, judge the answer.
+
+    $ python3 checkpoint_demo.py prepare
+    wrote checkpoint.json
+    wrote handoff.txt
+    $ python3 checkpoint_demo.py validate result.json
+    accepted: 3 rows, total shortage 7
+    $ python3 checkpoint_demo.py validate wrong.json
+    rows[1].shortage: observed the string "0", expected the integer 0
+    rejected: wrong.json, 1 finding
+
+The application builds the record from what its tools really returned; no model is asked to confirm
+its own work. Everything is judged against the trusted source, never against what a file claims.
+
+Exit codes: 0 done or accepted; 1 judged and rejected; 2 usage, or an input or output that cannot be
+read or written; 3 refused, nothing changed; 70 a bug in this program; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import hashlib
+import json
+import os
+import re
+import signal
+import sys
+
+TYPE_CHECKING = False  # a type checker takes it for true; importing typing costs every start
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any, NoReturn
+
+    Difference = tuple[tuple[str | int, ...], Any, Any]
+
+EXIT_DONE = 0
+EXIT_REJECTED = 1
+EXIT_UNUSABLE = 2
+EXIT_REFUSED = 3
+EXIT_BUG = 70
+EXIT_INTERRUPTED = 130
+
+###############################################################################
+# Errors
+###############################################################################
+
+
+class HandoffError(Exception):
+    """A refusal that a person can act on: what was refused, why, and what to do next.
+
+    `exit_code` is what a command returns for it, `verdict` the word that its message begins with.
+    """
+
+    exit_code = EXIT_UNUSABLE
+    verdict = "cannot go on"
+
+    def __init__(self, what: str, why: str, then: str) -> None:
+        super().__init__(what, why, then)
+        self.what, self.why, self.then = what, why, then
+
+    def __str__(self) -> str:
+        return f"{self.verdict}: {self.what}\n  why: {self.why}\n  next: {self.then}"
+
+
+class UsageError(HandoffError):
+    """The command line asks for something that does not exist."""
+
+    verdict = "usage"
+
+
+class UnreadableError(HandoffError):
+    """An input cannot be read at all, so it was not judged."""
+
+    verdict = "unreadable"
+
+    def __init__(self, path: str, why: str, then: str = "name a file that you can read") -> None:
+        super().__init__(show(path), why, then)
+
+
+class UnwritableError(HandoffError):
+    """An output cannot be written; whatever stood there before stands there still."""
+
+    verdict = "cannot write"
+
+    def __init__(self, path: str, error: OSError) -> None:
+        why = f"{error.strerror or error}; nothing was left half-written"
+        super().__init__(show(path), why, "free some space, or name a folder that you can write to")
+
+
+class RefusedError(HandoffError):
+    """Something is not done because it would do harm; nothing was changed."""
+
+    exit_code = EXIT_REFUSED
+    verdict = "refused"
+
+
+class ExistsError(RefusedError):
+    """A file would be overwritten."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{show(path)} already exists",
+            "what exists is never overwritten",
+            "move it away, or name another place",
+        )
+
+
+class JsonError(ValueError):
+    """A text is not the strict JSON that is read here: `place` says where, `reason` why."""
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(place, reason)
+        self.place, self.reason = place, reason
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.reason}"
+
+
+class Finding:
+    """One thing that is wrong with a document: `path` says where, `message` what."""
+
+    __slots__ = ("path", "message")
+
+    def __init__(self, path: str, message: str) -> None:
+        self.path, self.message = path, message
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}"
+
+    __repr__ = __str__
+
+
+###############################################################################
+# Text that may be shown
+###############################################################################
+
+# C0 and C1 controls, DEL, line separators, bidirectional marks, lone surrogates.
+_HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_SHOWN_CHARACTERS = 72
+MISSING = object()  # stands where one of two documents has nothing
+_KINDS = {
+    str: "the string ",
+    int: "the integer ",
+    float: "the number ",
+    list: "the array ",
+    dict: "the object ",
+}
+
+
+def show(text: str) -> str:
+    """Return one line of text with everything escaped that could act on a terminal."""
+    return _HIDDEN.sub(lambda match: ascii(match.group())[1:-1], text)
+
+
+def shorten(text: str, most: int = _SHOWN_CHARACTERS) -> str:
+    """Return the text, cut to `most` characters with its full length said."""
+    return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def render_json(value: Any, indent: int | None = None) -> str:
+    """Return a parsed value as JSON in printable ASCII: compact, or indented by `indent` spaces."""
+    separators = (",", ":") if indent is None else None
+    text = json.dumps(value, allow_nan=False, indent=indent, separators=separators)
+    return text.replace("\x7f", "\\u007f")
+
+
+def describe(value: Any) -> str:
+    """Return words for a parsed value: its type and its text, shortened and escaped."""
+    if value is MISSING:
+        return "nothing"
+    return _KINDS.get(type(value), "") + shorten(render_json(value))
+
+
+def describe_pair(observed: Any, expected: Any) -> str:
+    """Return `observed ..., expected ...`; long strings are shown from where they part."""
+    both = f"observed {describe(observed)}, expected {describe(expected)}"
+    if not isinstance(observed, str) or not isinstance(expected, str):
+        return both
+    apart = len(os.path.commonprefix([observed, expected]))
+    if apart < _SHOWN_CHARACTERS // 2:
+        return both
+    start = apart - 12
+    return (
+        f"observed {describe('...' + observed[start:])}, expected {describe('...' + expected[start:])},"
+        f" which part at character {apart}"
+    )
+
+
+def render_path(parts: Sequence[str | int]) -> str:
+    """Return a JSON path such as `rows[1].shortage`; the whole document is `$`."""
+    path = ""
+    for part in parts:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", part):
+            path += f".{part}"
+        else:
+            path += f"[{shorten(render_json(part))}]"
+    return path.lstrip(".") or "$"
+
+
+###############################################################################
+# Strict JSON: the one reader for everything that comes from outside
+###############################################################################
+
+INPUT_LIMIT_BYTES = 64 * 2**20
+DEPTH_LIMIT = 200
+DIGITS_LIMIT = 4_300  # CPython's own limit since 3.9.14, held on older ones and when it is switched off
+
+
+class _Fault:
+    """Stands in a parsed value where the text held something that is refused."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+def parse_json(data: bytes, depth_limit: int = DEPTH_LIMIT) -> Any:
+    """Return the value of a JSON text (RFC 8259), read strictly.
+
+    UTF-8, a leading byte-order mark allowed. Objects become dicts, arrays lists, integers ints
+    (`-0` is 0), other numbers floats (IEEE doubles). A lone surrogate that is written as an escape
+    is kept. Raises JsonError with the place for everything else, and for: a key that an object has
+    twice, NaN and Infinity, a number too large for a double, an integer of more than 4,300 digits,
+    text behind the value, nesting deeper than `depth_limit`, more than 64 MiB. Pure.
+    """
+    # 1. A bound on the size, then one decision on the encoding.
+    if len(data) > INPUT_LIMIT_BYTES:
+        raise JsonError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise JsonError(f"byte {error.start}", "not UTF-8") from error
+    # 2. The standard scanner; what it would let pass becomes a _Fault in the value.
+    faults: list[_Fault] = []
+    try:
+        value = _scan(text, faults)
+    except json.JSONDecodeError as error:
+        place = f"line {error.lineno} column {error.colno}"
+        raise JsonError(place, f"no JSON: {error.msg[:1].lower()}{error.msg[1:]}") from error
+    except RecursionError as error:
+        raise JsonError("$", f"nested deeper than {depth_limit} levels") from error
+    # 3. Where a fault stands is looked for only when there is one.
+    if faults or _is_deeper(value, depth_limit):
+        raise _locate_fault(value, depth_limit)
+    return value
+
+
+def _scan(text: str, faults: list[_Fault]) -> Any:
+    def refuse(reason: str) -> _Fault:
+        faults.append(_Fault(reason))
+        return faults[-1]
+
+    def build_object(pairs: list[tuple[str, Any]]) -> Any:
+        value = dict(pairs)
+        if len(value) == len(pairs):
+            return value
+        first: dict[str, int] = {}
+        twice = next(key for place, (key, _) in enumerate(pairs) if first.setdefault(key, place) != place)
+        return refuse(f"the key {describe(twice)} stands there twice")
+
+    def build_float(digits: str) -> Any:
+        number = float(digits)
+        return number if abs(number) != float("inf") else refuse(f"{shorten(digits)} is too large a number")
+
+    def build_int(digits: str) -> Any:
+        if len(digits.lstrip("-")) > DIGITS_LIMIT:
+            return refuse(f"an integer of more than {DIGITS_LIMIT:,} digits")
+        return int(digits)
+
+    def decode(parse_int: Callable[[str], Any] | None) -> Any:
+        return json.loads(
+            text,
+            object_pairs_hook=build_object,
+            parse_float=build_float,
+            parse_constant=lambda name: refuse(f"{name} is no JSON number"),
+            parse_int=parse_int,
+        )
+
+    if getattr(sys, "get_int_max_str_digits", int)() != DIGITS_LIMIT:
+        return decode(build_int)
+    try:
+        return decode(None)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # the interpreter's own limit on digits, which does not say where
+        faults.clear()
+        return decode(build_int)
+
+
+def _is_deeper(value: Any, depth_limit: int) -> bool:
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(depth_limit):
+        level = [
+            child
+            for node in level
+            for child in (node.values() if type(node) is dict else node)
+            if type(child) is dict or type(child) is list
+        ]
+        if not level:
+            return False
+    return bool(level)
+
+
+def _locate_fault(value: Any, depth_limit: int) -> JsonError:
+    """Return the error for the first fault in document order."""
+    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    while waiting:
+        path, node = waiting.pop()
+        if isinstance(node, _Fault):
+            return JsonError(render_path(path), node.reason)
+        if isinstance(node, (dict, list)):
+            if len(path) >= depth_limit:
+                return JsonError(shorten(render_path(path)), f"nested deeper than {depth_limit} levels")
+            children = node.items() if isinstance(node, dict) else enumerate(node)
+            waiting += reversed([((*path, key), child) for key, child in children])
+    raise AssertionError("a fault was counted that stands nowhere in the value")
+
+
+###############################################################################
+# Canonical JSON and digests
+###############################################################################
+
+
+def canonical_json(value: Any) -> bytes:
+    """Return the bytes that are digested: UTF-8, keys sorted, no white space, non-ASCII as itself.
+
+    For objects with ASCII keys, arrays, strings, integers, true, false and null this is RFC 8785.
+    Floats and other keys are not checked for. Raises JsonError for a string with a lone surrogate,
+    which has no UTF-8 form. Pure.
+    """
+    text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise JsonError(f"character {error.start}", "a lone surrogate has no UTF-8 form") from error
+
+
+def digest_bytes(data: bytes) -> str:
+    """Return the lower-case hex SHA-256 (FIPS 180-4) of the bytes. Pure."""
+    return hashlib.sha256(data).hexdigest()
+
+
+def digest_json(value: Any) -> str:
+    """Return the digest of a value's canonical JSON. Raises what canonical_json raises. Pure."""
+    return digest_bytes(canonical_json(value))
+
+
+###############################################################################
+# Differences of two JSON values
+###############################################################################
+
+
+def find_differences(observed: Any, expected: Any, *at: str | int) -> list[Difference]:
+    """Return every place where two parsed values differ: (path parts, observed, expected).
+
+    `1`, `1.0` and `true` differ, so do null, empty and absent; the order of an object's keys does
+    not count, the order of an array does. No text is normalised. A side that has nothing at a place
+    is MISSING there. `at` is where the two stand inside a larger document. In document order. Pure.
+    """
+    differences: list[Difference] = []
+    path = list(at)
+
+    def compare(one: Any, other: Any) -> None:
+        kind = type(one)
+        if kind is not type(other) or (kind is not dict and kind is not list and one != other):
+            differences.append((tuple(path), one, other))
+        elif kind is dict:
+            for key in (*one, *(key for key in other if key not in one)):
+                descend(key, one.get(key, MISSING), other.get(key, MISSING))
+        elif kind is list:
+            for index in range(max(len(one), len(other))):
+                descend(index, *(side[index] if index < len(side) else MISSING for side in (one, other)))
+
+    def descend(part: str | int, one: Any, other: Any) -> None:
+        if one is not other:
+            path.append(part)
+            compare(one, other)
+            path.pop()
+
+    compare(observed, expected)
+    return differences
+
+
+def list_differences(observed: Any, expected: Any, *at: str | int) -> list[Finding]:
+    """Return find_differences as findings: the JSON path and both values. Pure."""
+    differences = find_differences(observed, expected, *at)
+    return [Finding(render_path(path), describe_pair(one, other)) for path, one, other in differences]
+
+
+###############################################################################
+# Stock: the trusted source
+###############################################################################
+
+STOCK = [
+    {"sku": "DEMO-001", "available": 7, "target": 10},
+    {"sku": "DEMO-002", "available": 15, "target": 12},
+    {"sku": "DEMO-003", "available": 0, "target": 4},
+]
+
+
+def compute_shortage(row: dict[str, Any]) -> int:
+    """Return how many pieces a stock row lacks: max(target - available, 0), never negative. Pure."""
+    shortage: int = row["target"] - row["available"]
+    return max(shortage, 0)
+
+
+def build_result(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the one right result for stock rows: `{"rows": [{"sku", "shortage"}, ...]}`. Pure."""
+    return {"rows": [{"sku": row["sku"], "shortage": compute_shortage(row)} for row in rows]}
+
+
+###############################################################################
+# Checkpoint: the application's own verified record
+###############################################################################
+
+SCHEMA_VERSION = 1
+OPERATION = "read_stock"
+OPERATION_ID = "read-stock-1"
+
+# What a difference means, by the place where it begins.
+_REASONS = {
+    "schema_version": "an unknown schema version",
+    "task_id": "this is another task",
+    "objective": "the objective was changed",
+    "source_sha256": "the digest of the source is not that of the trusted source",
+    "completed[0].status": "a read that is not verified proves nothing",
+    "completed[0].result_sha256": "the digest of the result is not that of the trusted source",
+    "completed[0].result": "the result of the read is not what the trusted source holds",
+    "completed": "the finished operations were changed",
+    "pending": "the open work was changed",
+    "side_effects": "a side effect that nobody allowed",
+}
+
+
+def build_checkpoint(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the checkpoint of a finished stock read, as the application saw it.
+
+    `rows` are `{"sku": str, "available": int, "target": int}` with unique SKUs, as the tool
+    returned them; they are not checked here. Digests are digest_json(rows). Raises JsonError for a
+    SKU that has no UTF-8 form. Pure.
+    """
+    digest = digest_json(rows)
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "task_id": "synthetic-stock-20261110",
+        "objective": "Report shortage=max(target-available,0) for every SKU. Do not place orders.",
+        "source_sha256": digest,
+        "completed": [
+            {
+                "operation_id": OPERATION_ID,
+                "operation": OPERATION,
+                "status": "verified",
+                "result": rows,
+                "result_sha256": digest,
+            }
+        ],
+        "pending": ["Produce all three SKU shortage rows", "Pass independent validator"],
+        "side_effects": [],
+    }
+
+
+def verify_checkpoint(checkpoint: Any, rows: list[dict[str, Any]]) -> list[Finding]:
+    """Return what keeps a parsed checkpoint from being the one that the source `rows` allows.
+
+    Empty means verified: every field is there, none is unexpected, both digests are those of
+    `rows`, the read is verified, no side effect is claimed. This shows agreement with a source that
+    is trusted; it shows no authorship and no freshness. Pure.
+    """
+    findings = []
+    for parts, observed, expected in find_differences(checkpoint, build_checkpoint(rows)):
+        path = render_path(parts)
+        if not parts:
+            reason = "this is no checkpoint"
+        elif isinstance(parts[-1], str) and expected is MISSING:
+            reason = "an unexpected field"
+        elif isinstance(parts[-1], str) and observed is MISSING:
+            reason = "a missing field"
+        else:
+            reason = next(_REASONS[place] for place in _REASONS if path.startswith(place))
+        findings.append(Finding(path, f"{describe_pair(observed, expected)} ({reason})"))
+    return findings
+
+
+###############################################################################
+# Handoff: what the receiving model is given
+###############################################################################
+
+RECEIVER_MODEL = "anthropic/claude-opus-5.5"
+MAX_TOKENS = 4_096
+
+HANDOFF_PROMPT = """\
+Resume this read-only task from verified application state.
+Do not claim access to prior reasoning.
+Do not call tools or place orders.
+Return only a JSON object with key rows, containing every SKU
+and integer shortage. No Markdown.
+Checkpoint: """
+
+
+def render_handoff(checkpoint: dict[str, Any]) -> str:
+    """Return the handoff prompt: the instructions and the whole checkpoint as canonical JSON.
+
+    It ends with a newline. Raises what canonical_json raises. Pure.
+    """
+    return f"{HANDOFF_PROMPT}{canonical_json(checkpoint).decode()}\n"
+
+
+def build_receiver_request(
+    handoff: str, model: str = RECEIVER_MODEL, max_tokens: int = MAX_TOKENS
+) -> dict[str, Any]:
+    """Return the body of a Messages request that begins a fresh session with the handoff prompt.
+
+    Nothing of the earlier session is in it: no assistant message, no signed block, no tool. Pure.
+    """
+    return {
+        "model": model,
+        "max_tokens": max_tokens,
+        "output_config": {"effort": "low"},
+        "messages": [{"role": "user", "content": handoff}],
+    }
+
+
+###############################################################################
+# Result: taken out of a reply, and judged
+###############################################################################
+
+REPLY_DEPTH_LIMIT = 100  # a reply is nested into the next request, which must stay readable
+
+_STOP_REASONS = {
+    "max_tokens": "the answer was cut off by the token limit",
+    "model_context_window_exceeded": "the answer was cut off by the context window",
+    "pause_turn": "the turn was paused before its end",
+    "refusal": "the model refused",
+    "tool_use": "the model waits for a tool",
+}
+
+
+def find_message_faults(reply: Any) -> list[Finding]:
+    """Return what keeps a parsed reply from being a whole message of the Messages API.
+
+    A whole message is an object with `type` message, `role` assistant and `content` a list of
+    objects that each have a string `type`. What stands in the blocks is judged elsewhere. Pure.
+    """
+    if not isinstance(reply, dict):
+        return [Finding("$", f"observed {describe(reply)}, expected a message")]
+    findings = []
+    for field, expected in (("type", "message"), ("role", "assistant")):
+        if reply.get(field) != expected:
+            findings.append(Finding(field, describe_pair(reply.get(field, MISSING), expected)))
+    content = reply.get("content", MISSING)
+    if not isinstance(content, list):
+        return [*findings, Finding("content", f"observed {describe(content)}, expected a list of blocks")]
+    for index, block in enumerate(content):
+        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+            message = f"observed {describe(block)}, expected a block with a type"
+            findings.append(Finding(f"content[{index}]", message))
+    return findings
+
+
+def find_reply_faults(message: dict[str, Any], stop_reason: str, tool: str | None = None) -> list[Finding]:
+    """Return why a whole message does not fit its step, a wrong stop reason first.
+
+    The message must end with `stop_reason`. With `tool` it must hold exactly one tool_use, of that
+    tool with empty input and an id; without, none. Text blocks must hold text; thinking and unknown
+    blocks are left alone, but none whose type ends in tool_use. Pure.
+    """
+    findings = []
+    observed = message.get("stop_reason", MISSING)
+    if observed != stop_reason:
+        meaning = _STOP_REASONS.get(observed) if isinstance(observed, str) else None
+        reason = f" ({meaning})" if meaning else ""
+        findings.append(Finding("stop_reason", describe_pair(observed, stop_reason) + reason))
+    calls = 0
+    for index, block in enumerate(message["content"]):
+        kind, at = block["type"], ("content", index)
+        if kind == "text" and not isinstance(block.get("text"), str):
+            wrong = f"observed {describe(block.get('text', MISSING))}, expected a string"
+            findings.append(Finding(f"content[{index}].text", wrong))
+        elif kind == "tool_use" and tool and not calls:
+            calls += 1
+            findings += list_differences(block.get("name", MISSING), tool, *at, "name")
+            findings += list_differences(block.get("input", MISSING), {}, *at, "input")
+            if not isinstance(block.get("id"), str) or not block["id"]:
+                wrong = f"observed {describe(block.get('id', MISSING))}, expected a tool call id"
+                findings.append(Finding(f"content[{index}].id", wrong))
+        elif kind.endswith("tool_use"):
+            wanted = "no further tool call" if tool else "no tool call"
+            findings.append(Finding(f"content[{index}]", f"observed {describe(block)}, expected {wanted}"))
+    if tool and not calls:
+        findings.append(Finding("content", f"observed no tool call, expected one of {tool}"))
+    return findings
+
+
+def parse_answer(message: dict[str, Any]) -> Any:
+    """Return the value of a finished message's answer: its text blocks, joined, as strict JSON.
+
+    The message must have passed find_message_faults and find_reply_faults. Raises JsonError for
+    anything that is not one JSON value: prose, Markdown, an empty answer. Pure.
+    """
+    text = "".join(block["text"] for block in message["content"] if block["type"] == "text")
+    return parse_json(text.encode("utf-8", "surrogatepass"))
+
+
+def validate_result(result: Any, rows: list[dict[str, Any]]) -> list[Finding]:
+    """Return everything that is wrong with a parsed result for the source `rows`, in document order.
+
+    Every quantity is recomputed from the source. Empty means accepted: `{"rows": [...]}` with each
+    SKU exactly once, in any order, and its shortage as an integer; nothing missing, nothing more.
+    `rows` must have unique SKUs. Pure.
+    """
+    # 1. One object with the key rows, an array, and no other key.
+    if not isinstance(result, dict):
+        return [Finding("$", f"observed {describe(result)}, expected an object with the key rows")]
+    findings = [Finding(render_path([key]), describe_pair(result[key], MISSING)) for key in result if key != "rows"]
+    observed_rows = result.get("rows", MISSING)
+    if not isinstance(observed_rows, list):
+        return [*findings, Finding("rows", f"observed {describe(observed_rows)}, expected an array of rows")]
+    # 2. Each row is right, or its faults are named.
+    expected = {row["sku"]: compute_shortage(row) for row in rows}
+    missing = dict(expected)
+    for index, row in enumerate(observed_rows):
+        if type(row) is dict and len(row) == 2:
+            sku, shortage = row.get("sku"), row.get("shortage")
+            if type(sku) is str and type(shortage) is int and missing.get(sku) == shortage:
+                del missing[sku]
+                continue
+        findings += _find_row_faults(index, row, expected, missing)
+    # 3. Every SKU of the source was there.
+    for sku, shortage in missing.items():
+        row = {"sku": sku, "shortage": shortage}
+        findings.append(Finding("rows", f"observed no row for {describe(sku)}, expected {describe(row)}"))
+    return findings
+
+
+def _find_row_faults(
+    index: int, row: Any, expected: dict[str, int], missing: dict[str, int]
+) -> list[Finding]:
+    """Return what is wrong with one row; its SKU, where it is one, leaves `missing`."""
+    if not isinstance(row, dict):
+        return [Finding(f"rows[{index}]", f"observed {describe(row)}, expected an object with sku and shortage")]
+    at = ("rows", index)
+    extra = [key for key in row if key not in ("sku", "shortage")]
+    findings = [Finding(render_path([*at, key]), describe_pair(row[key], MISSING)) for key in extra]
+    sku, shortage = row.get("sku", MISSING), row.get("shortage", MISSING)
+    if not isinstance(sku, str):
+        findings.append(Finding(f"rows[{index}].sku", f"observed {describe(sku)}, expected a SKU as a string"))
+    elif sku not in expected:
+        findings.append(Finding(f"rows[{index}].sku", f"observed {describe(sku)}, expected a SKU of the source"))
+    elif sku not in missing:
+        findings.append(Finding(f"rows[{index}].sku", f"observed {describe(sku)} again, expected it once"))
+    if not isinstance(sku, str) or sku not in expected:
+        if type(shortage) is not int:
+            wrong = f"observed {describe(shortage)}, expected an integer"
+            findings.append(Finding(f"rows[{index}].shortage", wrong))
+        return findings
+    missing.pop(sku, None)
+    return findings + list_differences(shortage, expected[sku], *at, "shortage")
+
+
+###############################################################################
+# Session replay
+###############################################################################
+
+
+def find_unmatched_results(messages: list[Any], turn: int) -> list[Finding]:
+    """Return what does not pair between the tool calls of messages[turn] and the results behind it.
+
+    Each tool_use needs exactly one tool_result of its id, all of them at the beginning of the very
+    next message, and no result may stand for another call. Pure.
+    """
+    calls = {}
+    for place, block in enumerate(_list_blocks(messages[turn])):
+        if block.get("type") == "tool_use":
+            calls[render_json(block.get("id"))] = render_path(["messages", turn, "content", place, "id"])
+    findings = []
+    unanswered = dict(calls)
+    for index in range(turn + 1, len(messages)):
+        others = False
+        for place, block in enumerate(_list_blocks(messages[index])):
+            if block.get("type") != "tool_result":
+                others = True
+                continue
+            call = render_json(block.get("tool_use_id"))
+            path = render_path(["messages", index, "content", place, "tool_use_id"])
+            if call not in calls:
+                findings.append(Finding(path, f"observed a result for {call}, expected one for a call of the turn"))
+            elif call not in unanswered:
+                findings.append(Finding(path, f"observed a second result for {call}, expected one"))
+            elif index != turn + 1 or others:
+                findings.append(Finding(path, "observed a late result, expected it first in the next message"))
+            unanswered.pop(call, None)
+    for call, path in unanswered.items():
+        findings.append(Finding(path, f"observed no result for {call}, expected one in the next message"))
+    return findings
+
+
+def _list_blocks(message: Any) -> list[dict[str, Any]]:
+    content = message.get("content") if isinstance(message, dict) else None
+    return [block if isinstance(block, dict) else {} for block in content] if isinstance(content, list) else []
+
+
+###############################################################################
+# Files
+###############################################################################
+
+
+# Where a file system has no hard links, creating a file exclusively does not overwrite either.
+_NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EMLINK)
+
+
+def read_input(path: str) -> bytes:
+    """Return a file's bytes, or standard input's for `-`; at most one byte over 64 MiB is read.
+
+    Raises UnreadableError.
+    """
+    try:
+        if path == "-":
+            if sys.stdin is None:
+                raise UnreadableError("standard input", "it is closed")
+            return sys.stdin.buffer.read(INPUT_LIMIT_BYTES + 1)
+        with open(path, "rb") as file:
+            return file.read(INPUT_LIMIT_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise UnreadableError(path, getattr(error, "strerror", None) or str(error)) from error
+
+
+def write_new_files(files: dict[str, bytes]) -> None:
+    """Write new files durably, all of them or none; what exists is never overwritten.
+
+    Each is written beside its place, flushed, and given its final name by a hard link, which fails
+    where something stands already, in a race and through a symbolic link too. Raises ExistsError or
+    UnwritableError after taking back what it had written.
+    """
+    for path in files:
+        if os.path.lexists(path):
+            raise ExistsError(path)
+    written: list[str] = []
+    try:
+        for path, data in files.items():
+            _write_new_file(path, data)
+            written.append(path)
+    except BaseException:
+        discard(*written)
+        raise
+
+
+def _write_new_file(path: str, data: bytes) -> None:
+    folder = os.path.dirname(path) or "."
+    temporary = os.path.join(folder, f".{os.urandom(8).hex()}.part")
+    mine = [temporary]
+    try:
+        write_flushed(temporary, data)
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                raise
+            write_flushed(path, data)
+        mine.append(path)
+        os.unlink(temporary)
+        flush_folder(folder)
+    except BaseException as error:
+        discard(*mine)
+        if isinstance(error, FileExistsError):
+            raise ExistsError(path) from error
+        if isinstance(error, OSError):
+            raise UnwritableError(path, error) from error
+        raise
+
+
+def discard(*paths: str) -> None:
+    """Remove files of one's own that are not wanted any more, as far as that is possible."""
+    for path in paths:
+        try:
+            os.unlink(path)
+        except OSError:
+            pass
+
+
+def write_flushed(path: str, data: bytes, mode: int = 0o666) -> None:
+    """Create a file that did not exist, write it and flush it to disk; a failure removes it again.
+
+    Raises OSError. The folder that holds it is not flushed: see flush_folder.
+    """
+    binary = getattr(os, "O_BINARY", 0)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | binary, mode)
+    try:
+        try:
+            write_all(descriptor, data)
+            flush(descriptor)
+        finally:
+            os.close(descriptor)
+    except BaseException:
+        discard(path)
+        raise
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte to a descriptor; one system call may take only a part. Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def flush(descriptor: int) -> None:
+    """Put on the disk what a descriptor has written. Raises OSError."""
+    if sys.platform == "darwin":  # there fsync stops at the drive's cache
+        import fcntl
+
+        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(descriptor)
+
+
+def flush_folder(path: str) -> None:
+    """Put on the disk which names a folder holds. Windows has no such call. Raises OSError."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        flush(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+###############################################################################
+# Terminal
+###############################################################################
+
+_COLOURS = {"red": 31, "green": 32, "yellow": 33}
+
+
+class Terminal:
+    """The person at the other end: results, talk, and Ctrl-C.
+
+    Results go to standard output, talk to standard error, both through `redact` and without a
+    control character. A stream that is closed, full or a broken pipe is survived: then `lost` is
+    set. The first Ctrl-C raises KeyboardInterrupt, or with `holding` waits for check_interrupt;
+    further ones change nothing.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.redact: Callable[[str], str] = str
+        self.lost = False
+        self.holding = False
+        self.interrupted = False
+
+    def result(self, text: str, colour: str = "") -> None:
+        """Write lines to standard output; a colour (red, green, yellow) shows on a terminal only."""
+        self._write(sys.stdout, text, colour)
+
+    def talk(self, text: str, colour: str = "") -> None:
+        """Write lines to standard error."""
+        self._write(sys.stderr, text, colour)
+
+    def _write(self, stream: Any, text: str, colour: str = "", end: str = "\n") -> None:
+        if stream is None:
+            self.lost = True
+            return
+        text = "\n".join(show(line) for line in self.redact(text).split("\n"))
+        encoding = getattr(stream, "encoding", None) or "utf-8"
+        text = text.encode(encoding, "backslashreplace").decode(encoding)
+        try:
+            if colour and wants_colour(stream):
+                text = f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+            stream.write(f"{text}{end}")
+            stream.flush()
+        except (OSError, ValueError):  # full or broken; closed by somebody
+            self.lost = True
+            _silence(stream)
+
+    def progress(self, text: str) -> None:
+        """Show a line that the next one replaces, on a terminal only."""
+        if sys.stderr is not None and sys.stderr.isatty():
+            self._write(sys.stderr, text, end="\r")
+
+    def check_interrupt(self) -> None:
+        """Raise KeyboardInterrupt if Ctrl-C was pressed while `holding`."""
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    def on_interrupt(self, *_: Any) -> None:
+        """Take a SIGINT: raise KeyboardInterrupt for the first one unless `holding`."""
+        first, self.interrupted = not self.interrupted, True
+        if first and not self.holding:
+            raise KeyboardInterrupt
+
+
+def wants_colour(stream: Any) -> bool:
+    """Return whether a stream is a terminal that shows colour, and NO_COLOR is not set."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or os.name == "nt"
+    return not plain and bool(stream.isatty())
+
+
+def _silence(stream: Any) -> None:
+    """Send what a broken stream still holds nowhere, or the interpreter complains when it ends."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    except (OSError, ValueError):  # no file underneath
+        pass
+
+
+def open_missing_descriptors() -> None:
+    """Give closed standard streams a place, or the next file that is opened takes their number."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+
+
+def run_command(name: str, command: Callable[[Terminal], int]) -> int:
+    """Return the exit code of a command, whatever way it ends; only a bug shows a traceback."""
+    terminal = Terminal(name)
+    previous = signal.getsignal(signal.SIGINT)
+    ours = previous is signal.default_int_handler  # elsewhere Ctrl-C is ignored on purpose
+    try:
+        if ours:
+            signal.signal(signal.SIGINT, terminal.on_interrupt)
+        code = command(terminal)
+    except HandoffError as error:
+        terminal.talk(f"{name}: {error}")
+        code = error.exit_code
+    except KeyboardInterrupt:
+        terminal.talk(f"{name}: interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like")
+        code = EXIT_INTERRUPTED
+    except MemoryError:
+        terminal.talk(f"{name}: {HandoffError('out of memory', 'the input is too large', 'give it less')}")
+        code = EXIT_UNUSABLE
+    except Exception:
+        import traceback
+
+        terminal.talk(f"{name}: a bug in this program, please report it\n{traceback.format_exc().rstrip()}")
+        code = EXIT_BUG
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, previous)
+    return EXIT_UNUSABLE if terminal.lost and code in (EXIT_DONE, EXIT_REJECTED) else code
+
+
+###############################################################################
+# Self-test
+###############################################################################
+
+_ROWS = '{"sku":"DEMO-001","shortage":3},{"sku":"DEMO-002","shortage":0},{"sku":"DEMO-003","shortage":4}'
+_GOOD = f'{{"rows":[{_ROWS}]}}'
+
+# What the text holds: (the text, where it is refused; "" where it is accepted).
+_JSON_TEXTS = {
+    "accepts a byte-order mark": (b"\xef\xbb\xbf[1]", ""),
+    "accepts an escaped lone surrogate": (rb'"\ud83d"', ""),
+    "refuses a repeated key": (b'{"a":[{"b":1,"\\u0062":2}]}', "a[0]"),
+    "refuses NaN": (b"[1,NaN]", "[1]"),
+    "refuses a number that overflows": (b'{"a":1e400}', "a"),
+    "refuses an integer of 4,301 digits": (b"[%s]" % (b"9" * 4_301), "[0]"),
+    "refuses text behind the value": (b"{} {}", "line 1 column 4"),
+    "refuses a comment": (b"{} // no", "line 1 column 4"),
+    "refuses UTF-16": ("{}".encode("utf-16"), "byte 0"),
+    "refuses a truncated text": (b'{"rows":[', "line 1 column 10"),
+    "refuses 201 levels": (b"[" * 201 + b"]" * 201, shorten("[0]" * 200)),
+}
+
+# What was changed in a good checkpoint: (path to the value, its new value, where it is refused).
+_CHECKPOINT_CHANGES: dict[str, tuple[tuple[str | int, ...], Any, str]] = {
+    "refuses a changed source digest": (("source_sha256",), "0" * 64, "source_sha256"),
+    "refuses a changed result digest": (
+        ("completed", 0, "result_sha256"),
+        "0" * 64,
+        "completed[0].result_sha256",
+    ),
+    "refuses a changed result": (
+        ("completed", 0, "result", 0, "available"),
+        9,
+        "completed[0].result[0].available",
+    ),
+    "refuses a read that is not verified": (("completed", 0, "status"), "claimed", "completed[0].status"),
+    "refuses a side effect": (("side_effects",), ["order-1"], "side_effects[0]"),
+    "refuses schema version 2": (("schema_version",), 2, "schema_version"),
+    "refuses schema version true": (("schema_version",), True, "schema_version"),
+    "refuses an unexpected field": (("notes",), "trust me", "notes"),
+    "refuses a missing field": (("pending",), MISSING, "pending"),
+}
+
+# What the result holds: (the text, where it is refused; "" where it is accepted).
+_RESULTS = {
+    "accepts the right one": (_GOOD, ""),
+    "refuses a wrong quantity": (_GOOD.replace(":3", ":2"), "rows[0].shortage"),
+    'refuses the string "0"': (_GOOD.replace(":0", ':"0"'), "rows[1].shortage"),
+    "refuses false for 0": (_GOOD.replace(":0", ":false"), "rows[1].shortage"),
+    "refuses 3.0 for 3": (_GOOD.replace(":3", ":3.0"), "rows[0].shortage"),
+    "refuses null for 0": (_GOOD.replace(":0", ":null"), "rows[1].shortage"),
+    "refuses a missing SKU": (_GOOD.replace(',{"sku":"DEMO-003","shortage":4}', ""), "rows"),
+    "refuses an unknown SKU": (_GOOD.replace("001", "004"), "rows[0].sku"),
+    "refuses a repeated SKU": (_GOOD.replace("002", "001"), "rows[1].sku"),
+    "refuses a missing field": (_GOOD.replace(',"shortage":4', ""), "rows[2].shortage"),
+    "refuses an unexpected field": (_GOOD.replace(":4", ':4,"order":true'), "rows[2].order"),
+    "refuses a key beside rows": (_GOOD.replace("]}", '],"summary":"done"}'), "summary"),
+    "refuses rows as an object": ('{"rows":{"DEMO-001":3}}', "rows"),
+    "refuses Markdown around it": (f"```json\n{_GOOD}\n```", "line 1 column 1"),
+    "refuses prose behind it": (f"{_GOOD}\nDone.", "line 2 column 1"),
+}
+
+# What the reply holds: (stop reason, content blocks, where it is refused; "" where it is accepted).
+_REPLIES: dict[str, tuple[str, list[dict[str, Any]], str]] = {
+    "accepts thinking, then text": ("end_turn", [{"type": "thinking"}, {"type": "text", "text": _GOOD}], ""),
+    "refuses a cut answer": ("max_tokens", [{"type": "text", "text": _GOOD[:50]}], "stop_reason"),
+    "refuses a refusal": ("refusal", [], "stop_reason"),
+    "refuses a tool call": ("end_turn", [{"type": "tool_use"}, {"type": "text", "text": _GOOD}], "content[0]"),
+    "refuses an empty answer": ("end_turn", [], "line 1 column 1"),
+}
+
+
+def run_self_test() -> Iterator[tuple[str, str, bool]]:
+    """Yield (group, check, passed) for each check of this program on known inputs. Pure."""
+    group = "strict JSON"
+    for check, (data, place) in _JSON_TEXTS.items():
+        yield group, check, _place_of_refusal(_refuse_nothing, data) == place
+
+    group = "canonical JSON and digests"
+    sample = {"b": [1, None], "a": "\u00e4"}
+    yield group, "sorts keys, adds no white space", canonical_json(sample) == b'{"a":"\xc3\xa4","b":[1,null]}'
+    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    yield group, "gives FIPS 180-4's digest of abc", digest_bytes(b"abc") == known
+    yield group, "tells 1, 1.0 and true apart", len(find_differences([1, 1, 1.0], [1.0, True, True])) == 3
+
+    group = "checkpoint"
+    checkpoint = build_checkpoint(STOCK)
+    yield group, "verifies the built-in stock's", not verify_checkpoint(checkpoint, STOCK)
+    for check, (path, value, place) in _CHECKPOINT_CHANGES.items():
+        changed = parse_json(canonical_json(checkpoint))
+        _set_value(changed, path, value)
+        yield group, check, [finding.path for finding in verify_checkpoint(changed, STOCK)] == [place]
+
+    group = "handoff"
+    handoff = render_handoff(checkpoint)
+    carried = parse_json(handoff[len(HANDOFF_PROMPT) :].encode())
+    yield group, "carries the whole checkpoint", not find_differences(carried, checkpoint)
+    messages = build_receiver_request(handoff)["messages"]
+    yield group, "is the request's only message", messages == [{"role": "user", "content": handoff}]
+
+    group = "result"
+    reordered = {"rows": build_result(STOCK)["rows"][::-1]}
+    yield group, "accepts rows in any order", not validate_result(reordered, STOCK)
+    for check, (text, place) in _RESULTS.items():
+        yield group, check, _place_of_refusal(_judge_result, text.encode()) == place
+
+    group = "reply"
+    for check, (stop_reason, content, place) in _REPLIES.items():
+        reply = {"type": "message", "role": "assistant", "content": content, "stop_reason": stop_reason}
+        yield group, check, _place_of_refusal(_judge_reply, render_json(reply).encode()) == place
+
+
+def _place_of_refusal(judge: Callable[[Any], list[Finding]], data: bytes) -> str:
+    try:
+        findings = judge(parse_json(data))
+    except JsonError as error:
+        return error.place
+    return findings[0].path if findings else ""
+
+
+def _refuse_nothing(_: Any) -> list[Finding]:
+    return []
+
+
+def _judge_result(result: Any) -> list[Finding]:
+    return validate_result(result, STOCK)
+
+
+def _judge_reply(reply: Any) -> list[Finding]:
+    faults = find_message_faults(reply) or find_reply_faults(reply, "end_turn")
+    return faults or validate_result(parse_answer(reply), STOCK)
+
+
+def _set_value(document: Any, path: tuple[str | int, ...], value: Any) -> None:
+    *way, last = path
+    for part in way:
+        document = document[part]
+    if value is MISSING:
+        del document[last]
+    else:
+        document[last] = value
+
+
+###############################################################################
+# Command line
+###############################################################################
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser that takes no abbreviations, and speaks through the terminal it is given."""
+
+    def __init__(self, terminal: Terminal, command: str, description: str | None) -> None:
+        self.terminal = terminal
+        prog = f"{terminal.name} {command}".rstrip()
+        super().__init__(prog=prog, description=description, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError for arguments that do not fit."""
+        raise UsageError(show(message), "the command line does not fit", f"see {self.prog} --help")
+
+    def print_help(self, file: Any = None) -> None:
+        """Write the help to standard output."""
+        self.terminal.result(self.format_help().rstrip())
+
+    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
+        """Raise HelpShown: after its help a parser has nothing more to do."""
+        raise HelpShown
+
+
+class HelpShown(Exception):
+    """The help was asked for and shown."""
+
+
+def positive_int(text: str) -> int:
+    """Return the integer that an argument gives in plain digits, 1 to 9 of them, not 0."""
+    if not re.fullmatch("[1-9][0-9]{0,8}", text):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, observed {text!r}")
+    return int(text)
+
+
+def _cmd_self_test(terminal: Terminal, arguments: list[str]) -> int:
+    """Check this program on known inputs, the refusals too; no network, nothing is written."""
+    Parser(terminal, "self-test", _cmd_self_test.__doc__).parse_args(arguments)
+    shown, failed, total = "", 0, 0
+    for group, check, passed in run_self_test():
+        if group != shown:
+            shown = group
+            terminal.result(group)
+        terminal.result(f"  {'ok    ' if passed else 'FAILED'}  {check}", "" if passed else "red")
+        failed, total = failed + (not passed), total + 1
+    verdict = f"{total} checks: {total - failed} passed, {failed} failed"
+    terminal.result(verdict, "red" if failed else "green")
+    return EXIT_REJECTED if failed else EXIT_DONE
+
+
+def _cmd_prepare(terminal: Terminal, arguments: list[str]) -> int:
+    """Write checkpoint.json and handoff.txt, both or none; what exists is never overwritten."""
+    parser = Parser(terminal, "prepare", _cmd_prepare.__doc__)
+    parser.add_argument("--out", metavar="DIR", default=".", help="the folder to write to (default: this one)")
+    folder = parser.parse_args(arguments).out
+    checkpoint = build_checkpoint(STOCK)
+    files = {
+        os.path.join(folder, "checkpoint.json"): f"{render_json(checkpoint, 2)}\n".encode(),
+        os.path.join(folder, "handoff.txt"): render_handoff(checkpoint).encode(),
+    }
+    _write_and_say(terminal, files)
+    return EXIT_DONE
+
+
+def _cmd_verify(terminal: Terminal, arguments: list[str]) -> int:
+    """Check a checkpoint against the trusted source, never against what it claims itself."""
+    parser = Parser(terminal, "verify", _cmd_verify.__doc__)
+    parser.add_argument("checkpoint", nargs="?", default="checkpoint.json", help="default: checkpoint.json")
+    _add_json_option(parser)
+    options = parser.parse_args(arguments)
+    findings = _judge_file(options.checkpoint, lambda value: verify_checkpoint(value, STOCK))
+    facts = {"rows": len(STOCK), "source_sha256": digest_json(STOCK)}
+    return _say_verdict(terminal, options.json, "verified: {rows} rows, source {source_sha256:.12}", facts, findings)
+
+
+def _cmd_request(terminal: Terminal, arguments: list[str]) -> int:
+    """Print the body of the request that hands a handoff prompt to the receiving model."""
+    parser = Parser(terminal, "request", _cmd_request.__doc__)
+    parser.add_argument("handoff", nargs="?", default="handoff.txt", help="default: handoff.txt")
+    parser.add_argument("--receiver", metavar="MODEL", default=RECEIVER_MODEL, help=f"default: {RECEIVER_MODEL}")
+    parser.add_argument("--max-tokens", metavar="N", type=positive_int, default=MAX_TOKENS, help="default: 4096")
+    options = parser.parse_args(arguments)
+    then = "write it with prepare"
+    try:
+        handoff = read_input(options.handoff).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UnreadableError(options.handoff, f"not UTF-8 at byte {error.start}", then) from error
+    if not handoff.strip():
+        raise UnreadableError(options.handoff, "it holds no text, which the API would refuse", then)
+    terminal.result(render_json(build_receiver_request(handoff, options.receiver, options.max_tokens)))
+    return EXIT_DONE
+
+
+def _cmd_extract(terminal: Terminal, arguments: list[str]) -> int:
+    """Take the finished answer out of a saved Messages response, as indented JSON."""
+    parser = Parser(terminal, "extract", _cmd_extract.__doc__)
+    parser.add_argument("response", help="a saved response body")
+    parser.add_argument("-o", metavar="FILE", dest="out", help="write to a new file (default: standard output)")
+    options = parser.parse_args(arguments)
+    try:
+        message = parse_json(read_input(options.response), REPLY_DEPTH_LIMIT)
+        findings = find_message_faults(message) or find_reply_faults(message, "end_turn")
+        answer = None if findings else parse_answer(message)
+    except JsonError as error:
+        findings = [Finding(error.place, error.reason)]
+    if findings:
+        for finding in findings:
+            terminal.talk(str(finding))
+        terminal.talk(f"rejected: {_count(findings)}, no finished answer in {show(options.response)}", "red")
+        return EXIT_REJECTED
+    text = render_json(answer, 2)
+    if options.out is None:
+        terminal.result(text)
+    else:
+        _write_and_say(terminal, {options.out: f"{text}\n".encode()})
+    return EXIT_DONE
+
+
+def _cmd_validate(terminal: Terminal, arguments: list[str]) -> int:
+    """Judge a result: every quantity is recomputed from the trusted source."""
+    parser = Parser(terminal, "validate", _cmd_validate.__doc__)
+    parser.add_argument("result", help="a result file; - reads standard input")
+    _add_json_option(parser)
+    options = parser.parse_args(arguments)
+    findings = _judge_file(options.result, lambda value: validate_result(value, STOCK))
+    facts = {"rows": len(STOCK), "total_shortage": sum(map(compute_shortage, STOCK))}
+    accepted = "accepted: {rows} rows, total shortage {total_shortage}"
+    return _say_verdict(terminal, options.json, accepted, facts, findings)
+
+
+def _add_json_option(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one machine-readable object instead")
+
+
+def _judge_file(path: str, judge: Callable[[Any], list[Finding]]) -> list[Finding]:
+    """Return a judge's findings on a file's value; a text that is no strict JSON is one finding."""
+    try:
+        return judge(parse_json(read_input(path)))
+    except JsonError as error:
+        return [Finding(error.place, error.reason)]
+
+
+def _say_verdict(
+    terminal: Terminal, as_json: bool, accepted: str, facts: dict[str, Any], findings: list[Finding]
+) -> int:
+    """Say all findings, then the verdict; return its exit code."""
+    verdict = "rejected" if findings else accepted.partition(":")[0]
+    if as_json:
+        listed = [{"path": finding.path, "message": finding.message} for finding in findings]
+        terminal.result(render_json({"verdict": verdict, **facts, "findings": listed}, 2))
+    elif findings:
+        for finding in findings:
+            terminal.talk(str(finding))
+        terminal.result(f"rejected: {_count(findings)}", "red")
+    else:
+        terminal.result(accepted.format(**facts), "green")
+    return EXIT_REJECTED if findings else EXIT_DONE
+
+
+def _count(findings: list[Finding]) -> str:
+    return f"{len(findings):,} finding{'s' if len(findings) != 1 else ''}"
+
+
+def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> None:
+    terminal.holding = True  # Ctrl-C waits until the files are there or taken back
+    write_new_files(files)
+    for path in files:
+        terminal.result(f"wrote {show(path)}")
+    terminal.check_interrupt()
+
+
+COMMANDS = {
+    "self-test": _cmd_self_test,
+    "prepare": _cmd_prepare,
+    "verify": _cmd_verify,
+    "request": _cmd_request,
+    "extract": _cmd_extract,
+    "validate": _cmd_validate,
+}
+
+
+def _run(terminal: Terminal, arguments: list[str]) -> int:
+    try:
+        if arguments and arguments[0] in COMMANDS:
+            return COMMANDS[arguments[0]](terminal, arguments[1:])
+        parser = Parser(terminal, "", (__doc__ or "").partition("\n")[0])
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
+        parser.epilog = "\n".join(f"  {name:10} {command.__doc__}" for name, command in COMMANDS.items())
+        parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of:")
+        parser.parse_args(arguments)
+    except HelpShown:
+        return EXIT_DONE
+    raise AssertionError("a command that the parser knows was not found")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; `argv` is what follows the program's name (default: sys.argv's). Returns its exit code."""
+    arguments = sys.argv[1:] if argv is None else argv
+    return run_command("checkpoint_demo.py", lambda terminal: _run(terminal, arguments))
+
+
+if __name__ == "__main__":
+    open_missing_descriptors()
+    sys.exit(main())
