@@ -20,6 +20,7 @@ read or written; 3 refused, nothing changed; 70 a bug in this program; 130 inter
 from __future__ import annotations
 
 import argparse
+import contextlib
 import errno
 import hashlib
 import json
@@ -27,13 +28,14 @@ import os
 import re
 import signal
 import sys
+from itertools import zip_longest
 
 TYPE_CHECKING = False  # a type checker takes it for true; importing typing costs every start
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Any, NoReturn
+    from collections.abc import Callable, Iterable, Iterator
+    from typing import Any, NoReturn, Union
 
-    Difference = tuple[tuple[str | int, ...], Any, Any]
+    Path = tuple[Union[str, int], ...]  # from the root of a document to a value in it
 
 EXIT_DONE = 0
 EXIT_REJECTED = 1
@@ -42,9 +44,7 @@ EXIT_REFUSED = 3
 EXIT_BUG = 70
 EXIT_INTERRUPTED = 130
 
-###############################################################################
-# Errors
-###############################################################################
+# --- Errors ------------------------------------------------------------------
 
 
 class HandoffError(Exception):
@@ -121,7 +121,7 @@ class JsonError(ValueError):
 class Finding:
     """One thing that is wrong with a document: `path` says where, `message` what."""
 
-    __slots__ = ("path", "message")
+    __slots__ = ("message", "path")
 
     def __init__(self, path: str, message: str) -> None:
         self.path, self.message = path, message
@@ -132,9 +132,7 @@ class Finding:
     __repr__ = __str__
 
 
-###############################################################################
-# Text that may be shown
-###############################################################################
+# --- Text that may be shown --------------------------------------------------
 
 # C0 and C1 controls, DEL, line separators, bidirectional marks, lone surrogates.
 _HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -178,17 +176,15 @@ def describe_pair(observed: Any, expected: Any) -> str:
     both = f"observed {describe(observed)}, expected {describe(expected)}"
     if not isinstance(observed, str) or not isinstance(expected, str):
         return both
-    apart = len(os.path.commonprefix([observed, expected]))
+    pairs = enumerate(zip(observed, expected))
+    apart = next((at for at, (one, other) in pairs if one != other), min(len(observed), len(expected)))
     if apart < _SHOWN_CHARACTERS // 2:
         return both
-    start = apart - 12
-    return (
-        f"observed {describe('...' + observed[start:])}, expected {describe('...' + expected[start:])},"
-        f" which part at character {apart}"
-    )
+    ends = (describe(f"...{text[apart - 12 :]}") for text in (observed, expected))
+    return "observed {}, expected {}, from character {} on".format(*ends, apart - 12)
 
 
-def render_path(parts: Sequence[str | int]) -> str:
+def render_path(parts: Iterable[str | int]) -> str:
     """Return a JSON path such as `rows[1].shortage`; the whole document is `$`."""
     path = ""
     for part in parts:
@@ -201,9 +197,7 @@ def render_path(parts: Sequence[str | int]) -> str:
     return path.lstrip(".") or "$"
 
 
-###############################################################################
-# Strict JSON: the one reader for everything that comes from outside
-###############################################################################
+# --- Strict JSON: the one reader for everything that comes from outside ------
 
 INPUT_LIMIT_BYTES = 64 * 2**20
 DEPTH_LIMIT = 200
@@ -306,7 +300,7 @@ def _is_deeper(value: Any, depth_limit: int) -> bool:
 
 def _locate_fault(value: Any, depth_limit: int) -> JsonError:
     """Return the error for the first fault in document order."""
-    waiting: list[tuple[tuple[str | int, ...], Any]] = [((), value)]
+    waiting: list[tuple[Path, Any]] = [((), value)]
     while waiting:
         path, node = waiting.pop()
         if isinstance(node, _Fault):
@@ -319,9 +313,7 @@ def _locate_fault(value: Any, depth_limit: int) -> JsonError:
     raise AssertionError("a fault was counted that stands nowhere in the value")
 
 
-###############################################################################
-# Canonical JSON and digests
-###############################################################################
+# --- Canonical JSON and digests ----------------------------------------------
 
 
 def canonical_json(value: Any) -> bytes:
@@ -348,19 +340,17 @@ def digest_json(value: Any) -> str:
     return digest_bytes(canonical_json(value))
 
 
-###############################################################################
-# Differences of two JSON values
-###############################################################################
+# --- Differences of two JSON values ------------------------------------------
 
 
-def find_differences(observed: Any, expected: Any, *at: str | int) -> list[Difference]:
+def find_differences(observed: Any, expected: Any, *at: str | int) -> list[tuple[Path, Any, Any]]:
     """Return every place where two parsed values differ: (path parts, observed, expected).
 
     `1`, `1.0` and `true` differ, so do null, empty and absent; the order of an object's keys does
     not count, the order of an array does. No text is normalised. A side that has nothing at a place
     is MISSING there. `at` is where the two stand inside a larger document. In document order. Pure.
     """
-    differences: list[Difference] = []
+    differences: list[tuple[Path, Any, Any]] = []
     path = list(at)
 
     def compare(one: Any, other: Any) -> None:
@@ -390,9 +380,7 @@ def list_differences(observed: Any, expected: Any, *at: str | int) -> list[Findi
     return [Finding(render_path(path), describe_pair(one, other)) for path, one, other in differences]
 
 
-###############################################################################
-# Stock: the trusted source
-###############################################################################
+# --- Stock: the trusted source -----------------------------------------------
 
 STOCK = [
     {"sku": "DEMO-001", "available": 7, "target": 10},
@@ -412,9 +400,7 @@ def build_result(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"rows": [{"sku": row["sku"], "shortage": compute_shortage(row)} for row in rows]}
 
 
-###############################################################################
-# Checkpoint: the application's own verified record
-###############################################################################
+# --- Checkpoint: the application's own verified record -----------------------
 
 SCHEMA_VERSION = 1
 OPERATION = "read_stock"
@@ -484,9 +470,7 @@ def verify_checkpoint(checkpoint: Any, rows: list[dict[str, Any]]) -> list[Findi
     return findings
 
 
-###############################################################################
-# Handoff: what the receiving model is given
-###############################################################################
+# --- Handoff: what the receiving model is given ------------------------------
 
 RECEIVER_MODEL = "anthropic/claude-opus-5.5"
 MAX_TOKENS = 4_096
@@ -523,9 +507,7 @@ def build_receiver_request(
     }
 
 
-###############################################################################
-# Result: taken out of a reply, and judged
-###############################################################################
+# --- Result: taken out of a reply, and judged --------------------------------
 
 REPLY_DEPTH_LIMIT = 100  # a reply is nested into the next request, which must stay readable
 
@@ -536,6 +518,11 @@ _STOP_REASONS = {
     "refusal": "the model refused",
     "tool_use": "the model waits for a tool",
 }
+
+
+def render_acceptance(rows: list[dict[str, Any]]) -> str:
+    """Return the verdict on an accepted result for stock rows. Pure."""
+    return f"accepted: {len(rows):,} rows, total shortage {sum(map(compute_shortage, rows))}"
 
 
 def find_message_faults(reply: Any) -> list[Finding]:
@@ -614,7 +601,9 @@ def validate_result(result: Any, rows: list[dict[str, Any]]) -> list[Finding]:
     # 1. One object with the key rows, an array, and no other key.
     if not isinstance(result, dict):
         return [Finding("$", f"observed {describe(result)}, expected an object with the key rows")]
-    findings = [Finding(render_path([key]), describe_pair(result[key], MISSING)) for key in result if key != "rows"]
+    findings = [
+        Finding(render_path([key]), describe_pair(result[key], MISSING)) for key in result if key != "rows"
+    ]
     observed_rows = result.get("rows", MISSING)
     if not isinstance(observed_rows, list):
         return [*findings, Finding("rows", f"observed {describe(observed_rows)}, expected an array of rows")]
@@ -640,15 +629,21 @@ def _find_row_faults(
 ) -> list[Finding]:
     """Return what is wrong with one row; its SKU, where it is one, leaves `missing`."""
     if not isinstance(row, dict):
-        return [Finding(f"rows[{index}]", f"observed {describe(row)}, expected an object with sku and shortage")]
+        return [
+            Finding(f"rows[{index}]", f"observed {describe(row)}, expected an object with sku and shortage")
+        ]
     at = ("rows", index)
     extra = [key for key in row if key not in ("sku", "shortage")]
     findings = [Finding(render_path([*at, key]), describe_pair(row[key], MISSING)) for key in extra]
     sku, shortage = row.get("sku", MISSING), row.get("shortage", MISSING)
     if not isinstance(sku, str):
-        findings.append(Finding(f"rows[{index}].sku", f"observed {describe(sku)}, expected a SKU as a string"))
+        findings.append(
+            Finding(f"rows[{index}].sku", f"observed {describe(sku)}, expected a SKU as a string")
+        )
     elif sku not in expected:
-        findings.append(Finding(f"rows[{index}].sku", f"observed {describe(sku)}, expected a SKU of the source"))
+        findings.append(
+            Finding(f"rows[{index}].sku", f"observed {describe(sku)}, expected a SKU of the source")
+        )
     elif sku not in missing:
         findings.append(Finding(f"rows[{index}].sku", f"observed {describe(sku)} again, expected it once"))
     if not isinstance(sku, str) or sku not in expected:
@@ -660,51 +655,162 @@ def _find_row_faults(
     return findings + list_differences(shortage, expected[sku], *at, "shortage")
 
 
-###############################################################################
-# Session replay
-###############################################################################
+# --- Session replay: was the conversation restored exactly? -------------------
+
+# The API's own documentation leaves these out of what it compares.
+_OUTSIDE_PREFIX = (
+    *("model", "max_tokens", "output_config", "effort", "tool_choice", "thinking"),
+    *("metadata", "stream", "service_tier", "cache_control"),
+)
 
 
-def find_unmatched_results(messages: list[Any], turn: int) -> list[Finding]:
-    """Return what does not pair between the tool calls of messages[turn] and the results behind it.
+def compare_sessions(
+    restored: dict[str, Any], original: dict[str, Any]
+) -> tuple[dict[str, list[Finding]], list[Finding]]:
+    """Return (changes, notes) between a restored session record and the original.
 
-    Each tool_use needs exactly one tool_result of its id, all of them at the beginning of the very
-    next message, and no result may stand for another call. Pure.
+    A record is the parsed body of the next Messages request: `system`, `tools`, `messages` (a list)
+    and any other field. `changes` maps a label to its findings, in the order of the record: prefix,
+    assistant turn, tool results, later messages, other fields; empty means intact. `notes` are
+    differences that the API leaves out of its comparison. Whether a signature is genuine, or which
+    model can read a block, is not checked. Pure.
     """
-    calls = {}
-    for place, block in enumerate(_list_blocks(messages[turn])):
+    (one, marks), (other, other_marks) = _split_marks(restored), _split_marks(original)
+    changes: dict[str, list[Finding]] = {}
+
+    def compare(label: str, observed: Any, expected: Any, *at: str | int) -> None:
+        findings = list_differences(observed, expected, *at)
+        if findings:
+            changes[label] = changes.get(label, []) + findings
+
+    # 1. The prefix.
+    for field in ("system", "tools"):
+        compare(f"changed prefix: {field}", one.get(field, MISSING), other.get(field, MISSING), field)
+    messages, expected = one["messages"], other["messages"]
+    start = _find_turn(expected)
+    at = _find_turn(messages)
+    if find_differences(messages[at : at + 1], expected[start : start + 1]):
+        # The turn was changed: then it stands where the prefix ends, if that is whole.
+        at = at if find_differences(messages[:start], expected[:start]) else start
+    compare("changed prefix: messages", messages[:at], expected[:start], "messages")
+    # 2. The assistant message of the turn in hand.
+    turn, behind = _split_turn(messages[at:])
+    expected_turn, expected_behind = _split_turn(expected[start:])
+    compare("changed assistant turn", turn, expected_turn, "messages", at)
+    # 3. The results of its calls, and what follows them.
+    first = len(messages) - len(behind)
+    unmatched = find_unmatched_results(turn, behind, first)
+    if unmatched:
+        changes["unmatched tool result"] = unmatched
+    pairs = list(zip_longest(behind, expected_behind, fillvalue=MISSING))
+    has_results = any(block.get("type") == "tool_use" for block in _list_blocks(expected_turn))
+    for index, (message, expected_message) in enumerate(pairs):
+        if index or not has_results:
+            compare("changed later messages", message, expected_message, "messages", first + index)
+        elif not unmatched:
+            compare("changed tool result", message, expected_message, "messages", first)
+    # 4. Everything else, and what does not count.
+    notes = []
+    for field in (*one, *(field for field in other if field not in one)):
+        pair = one.get(field, MISSING), other.get(field, MISSING)
+        if field in _OUTSIDE_PREFIX:
+            notes += list_differences(*pair, field)
+        elif field not in ("system", "tools", "messages"):
+            compare(f"changed field: {show(field)}", *pair, field)
+    for path in (*marks, *(path for path in other_marks if path not in marks)):
+        notes += list_differences(marks.get(path, MISSING), other_marks.get(path, MISSING), *path)
+    return changes, notes
+
+
+def find_unmatched_results(turn: Any, behind: list[Any], first: int) -> list[Finding]:
+    """Return what does not pair between an assistant message's tool calls and the results behind it.
+
+    Each tool_use needs exactly one tool_result with its id, at the beginning of the very next
+    message, and no result may stand for anything else. `behind` are the messages that follow,
+    `first` is the index of the first of them in the session. Pure.
+    """
+    waiting: dict[str, list[str]] = {}  # each call's id -> the places of its calls without a result
+    for place, block in enumerate(_list_blocks(turn)):
         if block.get("type") == "tool_use":
-            calls[render_json(block.get("id"))] = render_path(["messages", turn, "content", place, "id"])
+            path = render_path(["messages", first - 1, "content", place, "id"])
+            waiting.setdefault(render_json(block.get("id")), []).append(path)
     findings = []
-    unanswered = dict(calls)
-    for index in range(turn + 1, len(messages)):
-        others = False
-        for place, block in enumerate(_list_blocks(messages[index])):
+    for index, message in enumerate(behind):
+        in_front = index == 0
+        for place, block in enumerate(_list_blocks(message)):
             if block.get("type") != "tool_result":
-                others = True
+                in_front = False
                 continue
-            call = render_json(block.get("tool_use_id"))
-            path = render_path(["messages", index, "content", place, "tool_use_id"])
-            if call not in calls:
-                findings.append(Finding(path, f"observed a result for {call}, expected one for a call of the turn"))
-            elif call not in unanswered:
-                findings.append(Finding(path, f"observed a second result for {call}, expected one"))
-            elif index != turn + 1 or others:
-                findings.append(Finding(path, "observed a late result, expected it first in the next message"))
-            unanswered.pop(call, None)
-    for call, path in unanswered.items():
-        findings.append(Finding(path, f"observed no result for {call}, expected one in the next message"))
-    return findings
+            call, wrong = render_json(block.get("tool_use_id")), ""
+            if waiting.get(call):
+                waiting[call].pop()
+                wrong = "" if in_front else "expected it at the beginning of the next message"
+            else:
+                wrong = "expected one" if call in waiting else "expected one for a call of the turn"
+            if wrong:
+                path = render_path(["messages", first + index, "content", place, "tool_use_id"])
+                findings.append(Finding(path, f"observed a result for {shorten(call)}, {wrong}"))
+    unanswered = [(call, path) for call, paths in waiting.items() for path in paths]
+    return [
+        Finding(path, f"observed no result for {shorten(call)}, expected one") for call, path in unanswered
+    ] + findings
+
+
+def _find_turn(messages: list[Any]) -> int:
+    """Return the index of the last assistant message with a tool_use, else of the last assistant message."""
+    turns = [index for index, message in enumerate(messages) if _is_assistant(message)]
+    with_calls = [
+        index
+        for index in turns
+        if any(block.get("type") == "tool_use" for block in _list_blocks(messages[index]))
+    ]
+    return (with_calls or turns or [len(messages)])[-1]
+
+
+def _split_turn(messages: list[Any]) -> tuple[Any, list[Any]]:
+    """Return the assistant message that comes first, MISSING if none does, and what stands behind."""
+    return (messages[0], messages[1:]) if messages and _is_assistant(messages[0]) else (MISSING, messages)
+
+
+def _is_assistant(message: Any) -> bool:
+    return isinstance(message, dict) and message.get("role") == "assistant"
 
 
 def _list_blocks(message: Any) -> list[dict[str, Any]]:
     content = message.get("content") if isinstance(message, dict) else None
-    return [block if isinstance(block, dict) else {} for block in content] if isinstance(content, list) else []
+    return (
+        [block if isinstance(block, dict) else {} for block in content] if isinstance(content, list) else []
+    )
 
 
-###############################################################################
-# Files
-###############################################################################
+def _split_marks(record: dict[str, Any]) -> tuple[dict[str, Any], dict[Path, Any]]:
+    """Return a record without the cache_control marks of its tools and blocks, and these by path."""
+    marks: dict[Path, Any] = {}
+
+    def strip(blocks: Any, *at: str | int) -> Any:
+        if not isinstance(blocks, list):
+            return blocks
+        return [strip_block(block, *at, index) for index, block in enumerate(blocks)]
+
+    def strip_block(block: Any, *at: str | int) -> Any:
+        if not isinstance(block, dict):
+            return block
+        block = dict(block)
+        if "cache_control" in block and (at[0] != "messages" or len(at) > 2):
+            marks[(*at, "cache_control")] = block.pop("cache_control")
+        if at[0] == "messages" and "content" in block:
+            block["content"] = strip(block["content"], *at, "content")
+        return block
+
+    bare = {
+        field: strip(value, field)
+        for field, value in record.items()
+        if field in ("system", "tools", "messages")
+    }
+    return {**record, **bare}, marks
+
+
+# --- Files -------------------------------------------------------------------
 
 
 # Where a file system has no hard links, creating a file exclusively does not overwrite either.
@@ -774,10 +880,8 @@ def _write_new_file(path: str, data: bytes) -> None:
 def discard(*paths: str) -> None:
     """Remove files of one's own that are not wanted any more, as far as that is possible."""
     for path in paths:
-        try:
+        with contextlib.suppress(OSError):
             os.unlink(path)
-        except OSError:
-            pass
 
 
 def write_flushed(path: str, data: bytes, mode: int = 0o666) -> None:
@@ -826,9 +930,7 @@ def flush_folder(path: str) -> None:
         os.close(descriptor)
 
 
-###############################################################################
-# Terminal
-###############################################################################
+# --- Terminal ----------------------------------------------------------------
 
 _COLOURS = {"red": 31, "green": 32, "yellow": 33}
 
@@ -944,12 +1046,7 @@ def run_command(name: str, command: Callable[[Terminal], int]) -> int:
     return EXIT_UNUSABLE if terminal.lost and code in (EXIT_DONE, EXIT_REJECTED) else code
 
 
-###############################################################################
-# Self-test
-###############################################################################
-
-_ROWS = '{"sku":"DEMO-001","shortage":3},{"sku":"DEMO-002","shortage":0},{"sku":"DEMO-003","shortage":4}'
-_GOOD = f'{{"rows":[{_ROWS}]}}'
+# --- Self-test ---------------------------------------------------------------
 
 # What the text holds: (the text, where it is refused; "" where it is accepted).
 _JSON_TEXTS = {
@@ -966,61 +1063,51 @@ _JSON_TEXTS = {
     "refuses 201 levels": (b"[" * 201 + b"]" * 201, shorten("[0]" * 200)),
 }
 
-# What was changed in a good checkpoint: (path to the value, its new value, where it is refused).
-_CHECKPOINT_CHANGES: dict[str, tuple[tuple[str | int, ...], Any, str]] = {
-    "refuses a changed source digest": (("source_sha256",), "0" * 64, "source_sha256"),
+# What is changed in a good text: (a piece of it, what replaces it, where that is refused).
+_CHECKPOINT_CHANGES = {
+    "refuses a changed source digest": ('"source_sha256":"', '"source_sha256":"0', "source_sha256"),
     "refuses a changed result digest": (
-        ("completed", 0, "result_sha256"),
-        "0" * 64,
+        '"result_sha256":"',
+        '"result_sha256":"0',
         "completed[0].result_sha256",
     ),
-    "refuses a changed result": (
-        ("completed", 0, "result", 0, "available"),
-        9,
-        "completed[0].result[0].available",
-    ),
-    "refuses a read that is not verified": (("completed", 0, "status"), "claimed", "completed[0].status"),
-    "refuses a side effect": (("side_effects",), ["order-1"], "side_effects[0]"),
-    "refuses schema version 2": (("schema_version",), 2, "schema_version"),
-    "refuses schema version true": (("schema_version",), True, "schema_version"),
-    "refuses an unexpected field": (("notes",), "trust me", "notes"),
-    "refuses a missing field": (("pending",), MISSING, "pending"),
+    "refuses a changed result": ('"available":7', '"available":9', "completed[0].result[0].available"),
+    "refuses a read that is not verified": ('"verified"', '"claimed"', "completed[0].status"),
+    "refuses a side effect": ('"side_effects":[]', '"side_effects":["order-1"]', "side_effects[0]"),
+    "refuses schema version 2": ('"schema_version":1', '"schema_version":2', "schema_version"),
+    "refuses schema version true": ('"schema_version":1', '"schema_version":true', "schema_version"),
+    "refuses an unexpected field": ('"pending"', '"notes":"trust me","pending"', "notes"),
+    "refuses a missing field": ('"side_effects":[],', "", "side_effects"),
 }
-
-# What the result holds: (the text, where it is refused; "" where it is accepted).
-_RESULTS = {
-    "accepts the right one": (_GOOD, ""),
-    "refuses a wrong quantity": (_GOOD.replace(":3", ":2"), "rows[0].shortage"),
-    'refuses the string "0"': (_GOOD.replace(":0", ':"0"'), "rows[1].shortage"),
-    "refuses false for 0": (_GOOD.replace(":0", ":false"), "rows[1].shortage"),
-    "refuses 3.0 for 3": (_GOOD.replace(":3", ":3.0"), "rows[0].shortage"),
-    "refuses null for 0": (_GOOD.replace(":0", ":null"), "rows[1].shortage"),
-    "refuses a missing SKU": (_GOOD.replace(',{"sku":"DEMO-003","shortage":4}', ""), "rows"),
-    "refuses an unknown SKU": (_GOOD.replace("001", "004"), "rows[0].sku"),
-    "refuses a repeated SKU": (_GOOD.replace("002", "001"), "rows[1].sku"),
-    "refuses a missing field": (_GOOD.replace(',"shortage":4', ""), "rows[2].shortage"),
-    "refuses an unexpected field": (_GOOD.replace(":4", ':4,"order":true'), "rows[2].order"),
-    "refuses a key beside rows": (_GOOD.replace("]}", '],"summary":"done"}'), "summary"),
-    "refuses rows as an object": ('{"rows":{"DEMO-001":3}}', "rows"),
-    "refuses Markdown around it": (f"```json\n{_GOOD}\n```", "line 1 column 1"),
-    "refuses prose behind it": (f"{_GOOD}\nDone.", "line 2 column 1"),
+_RESULT_CHANGES = {
+    "refuses a wrong quantity": (":3", ":2", "rows[0].shortage"),
+    'refuses the string "0"': (":0", ':"0"', "rows[1].shortage"),
+    "refuses false for 0": (":0", ":false", "rows[1].shortage"),
+    "refuses 3.0 for 3": (":3", ":3.0", "rows[0].shortage"),
+    "refuses null for 0": (":0", ":null", "rows[1].shortage"),
+    "refuses a missing SKU": (',{"shortage":4,"sku":"DEMO-003"}', "", "rows"),
+    "refuses an unknown SKU": ("001", "004", "rows[0].sku"),
+    "refuses a repeated SKU": ("002", "001", "rows[1].sku"),
+    "refuses a missing field": ('"shortage":4,', "", "rows[2].shortage"),
+    "refuses an unexpected field": (":4", ':4,"order":true', "rows[2].order"),
+    "refuses a key beside rows": ("]}", '],"summary":"done"}', "summary"),
+    "refuses rows as an object": ("[", '{"DEMO-001":3},"was":[', "was"),
+    "refuses Markdown in front of it": ('{"rows"', '```json\n{"rows"', "line 1 column 1"),
+    "refuses prose behind it": ("]}", "]}\nDone.", "line 2 column 1"),
 }
-
-# What the reply holds: (stop reason, content blocks, where it is refused; "" where it is accepted).
-_REPLIES: dict[str, tuple[str, list[dict[str, Any]], str]] = {
-    "accepts thinking, then text": ("end_turn", [{"type": "thinking"}, {"type": "text", "text": _GOOD}], ""),
-    "refuses a cut answer": ("max_tokens", [{"type": "text", "text": _GOOD[:50]}], "stop_reason"),
-    "refuses a refusal": ("refusal", [], "stop_reason"),
-    "refuses a tool call": ("end_turn", [{"type": "tool_use"}, {"type": "text", "text": _GOOD}], "content[0]"),
-    "refuses an empty answer": ("end_turn", [], "line 1 column 1"),
+_REPLY_CHANGES = {
+    "refuses a cut answer": ("end_turn", "max_tokens", "stop_reason"),
+    "refuses a refusal": ("end_turn", "refusal", "stop_reason"),
+    "refuses a tool call": ('{"type":"thinking"}', '{"type":"tool_use"}', "content[0]"),
+    "refuses a reply of the user's": ("assistant", "user", "role"),
+    "refuses an empty answer": ('"type":"text"', '"type":"other"', "line 1 column 1"),
 }
 
 
 def run_self_test() -> Iterator[tuple[str, str, bool]]:
     """Yield (group, check, passed) for each check of this program on known inputs. Pure."""
-    group = "strict JSON"
     for check, (data, place) in _JSON_TEXTS.items():
-        yield group, check, _place_of_refusal(_refuse_nothing, data) == place
+        yield "strict JSON", check, _find_place_of_refusal(lambda _: [], data) == place
 
     group = "canonical JSON and digests"
     sample = {"b": [1, None], "a": "\u00e4"}
@@ -1029,34 +1116,29 @@ def run_self_test() -> Iterator[tuple[str, str, bool]]:
     yield group, "gives FIPS 180-4's digest of abc", digest_bytes(b"abc") == known
     yield group, "tells 1, 1.0 and true apart", len(find_differences([1, 1, 1.0], [1.0, True, True])) == 3
 
-    group = "checkpoint"
-    checkpoint = build_checkpoint(STOCK)
-    yield group, "verifies the built-in stock's", not verify_checkpoint(checkpoint, STOCK)
-    for check, (path, value, place) in _CHECKPOINT_CHANGES.items():
-        changed = parse_json(canonical_json(checkpoint))
-        _set_value(changed, path, value)
-        yield group, check, [finding.path for finding in verify_checkpoint(changed, STOCK)] == [place]
-
-    group = "handoff"
+    checkpoint, result = build_checkpoint(STOCK), build_result(STOCK)
     handoff = render_handoff(checkpoint)
     carried = parse_json(handoff[len(HANDOFF_PROMPT) :].encode())
-    yield group, "carries the whole checkpoint", not find_differences(carried, checkpoint)
+    yield "handoff", "carries the whole checkpoint", not find_differences(carried, checkpoint)
     messages = build_receiver_request(handoff)["messages"]
-    yield group, "is the request's only message", messages == [{"role": "user", "content": handoff}]
+    yield "handoff", "is the request's only message", messages == [{"role": "user", "content": handoff}]
 
-    group = "result"
-    reordered = {"rows": build_result(STOCK)["rows"][::-1]}
-    yield group, "accepts rows in any order", not validate_result(reordered, STOCK)
-    for check, (text, place) in _RESULTS.items():
-        yield group, check, _place_of_refusal(_judge_result, text.encode()) == place
+    content = [{"type": "thinking"}, {"type": "text", "text": render_json(result)}]
+    reply = {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
+    good_texts: dict[str, tuple[Any, Callable[[Any], list[Finding]], dict[str, tuple[str, str, str]]]] = {
+        "checkpoint": (checkpoint, lambda value: verify_checkpoint(value, STOCK), _CHECKPOINT_CHANGES),
+        "result": (result, lambda value: validate_result(value, STOCK), _RESULT_CHANGES),
+        "reply": (reply, _judge_reply, _REPLY_CHANGES),
+    }
+    for group, (value, judge, changes) in good_texts.items():
+        text = canonical_json(value).decode()
+        yield group, "accepts the right one", not judge(value)
+        for check, (old, new, place) in changes.items():
+            changed = text.replace(old, new, 1)
+            yield group, check, changed != text and _find_place_of_refusal(judge, changed.encode()) == place
 
-    group = "reply"
-    for check, (stop_reason, content, place) in _REPLIES.items():
-        reply = {"type": "message", "role": "assistant", "content": content, "stop_reason": stop_reason}
-        yield group, check, _place_of_refusal(_judge_reply, render_json(reply).encode()) == place
 
-
-def _place_of_refusal(judge: Callable[[Any], list[Finding]], data: bytes) -> str:
+def _find_place_of_refusal(judge: Callable[[Any], list[Finding]], data: bytes) -> str:
     try:
         findings = judge(parse_json(data))
     except JsonError as error:
@@ -1064,32 +1146,12 @@ def _place_of_refusal(judge: Callable[[Any], list[Finding]], data: bytes) -> str
     return findings[0].path if findings else ""
 
 
-def _refuse_nothing(_: Any) -> list[Finding]:
-    return []
-
-
-def _judge_result(result: Any) -> list[Finding]:
-    return validate_result(result, STOCK)
-
-
 def _judge_reply(reply: Any) -> list[Finding]:
     faults = find_message_faults(reply) or find_reply_faults(reply, "end_turn")
     return faults or validate_result(parse_answer(reply), STOCK)
 
 
-def _set_value(document: Any, path: tuple[str | int, ...], value: Any) -> None:
-    *way, last = path
-    for part in way:
-        document = document[part]
-    if value is MISSING:
-        del document[last]
-    else:
-        document[last] = value
-
-
-###############################################################################
-# Command line
-###############################################################################
+# --- Command line ------------------------------------------------------------
 
 
 class Parser(argparse.ArgumentParser):
@@ -1142,7 +1204,9 @@ def _cmd_self_test(terminal: Terminal, arguments: list[str]) -> int:
 def _cmd_prepare(terminal: Terminal, arguments: list[str]) -> int:
     """Write checkpoint.json and handoff.txt, both or none; what exists is never overwritten."""
     parser = Parser(terminal, "prepare", _cmd_prepare.__doc__)
-    parser.add_argument("--out", metavar="DIR", default=".", help="the folder to write to (default: this one)")
+    parser.add_argument(
+        "--out", metavar="DIR", default=".", help="the folder to write to (default: this one)"
+    )
     folder = parser.parse_args(arguments).out
     checkpoint = build_checkpoint(STOCK)
     files = {
@@ -1161,15 +1225,21 @@ def _cmd_verify(terminal: Terminal, arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     findings = _judge_file(options.checkpoint, lambda value: verify_checkpoint(value, STOCK))
     facts = {"rows": len(STOCK), "source_sha256": digest_json(STOCK)}
-    return _say_verdict(terminal, options.json, "verified: {rows} rows, source {source_sha256:.12}", facts, findings)
+    return _say_verdict(
+        terminal, options.json, "verified: {rows} rows, source {source_sha256:.12}", facts, findings
+    )
 
 
 def _cmd_request(terminal: Terminal, arguments: list[str]) -> int:
     """Print the body of the request that hands a handoff prompt to the receiving model."""
     parser = Parser(terminal, "request", _cmd_request.__doc__)
     parser.add_argument("handoff", nargs="?", default="handoff.txt", help="default: handoff.txt")
-    parser.add_argument("--receiver", metavar="MODEL", default=RECEIVER_MODEL, help=f"default: {RECEIVER_MODEL}")
-    parser.add_argument("--max-tokens", metavar="N", type=positive_int, default=MAX_TOKENS, help="default: 4096")
+    parser.add_argument(
+        "--receiver", metavar="MODEL", default=RECEIVER_MODEL, help=f"default: {RECEIVER_MODEL}"
+    )
+    parser.add_argument(
+        "--max-tokens", metavar="N", type=positive_int, default=MAX_TOKENS, help="default: 4096"
+    )
     options = parser.parse_args(arguments)
     then = "write it with prepare"
     try:
@@ -1186,7 +1256,9 @@ def _cmd_extract(terminal: Terminal, arguments: list[str]) -> int:
     """Take the finished answer out of a saved Messages response, as indented JSON."""
     parser = Parser(terminal, "extract", _cmd_extract.__doc__)
     parser.add_argument("response", help="a saved response body")
-    parser.add_argument("-o", metavar="FILE", dest="out", help="write to a new file (default: standard output)")
+    parser.add_argument(
+        "-o", metavar="FILE", dest="out", help="write to a new file (default: standard output)"
+    )
     options = parser.parse_args(arguments)
     try:
         message = parse_json(read_input(options.response), REPLY_DEPTH_LIMIT)
@@ -1285,7 +1357,7 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; `argv` is what follows the program's name (default: sys.argv's). Returns its exit code."""
+    """Run one command and return its exit code; `argv` is what follows the program's name."""
     arguments = sys.argv[1:] if argv is None else argv
     return run_command("checkpoint_demo.py", lambda terminal: _run(terminal, arguments))
 

@@ -8,8 +8,8 @@
       why: a run's folder is evidence and is never reused
       next: read it with --inspect handoff-run, or name a new one with --out DIR
 
-Without --live nothing leaves this machine. No request is ever sent twice by this program; what
-became of each is told apart as planned, in flight, confirmed, failed or unclear.
+Without --live nothing leaves this machine. This program sends no request twice; what became of each
+is told apart as planned, in flight, confirmed, failed or unclear.
 
 Exit codes: 0 accepted; 1 the answer was rejected, or evidence does not hold; 2 usage, or a folder
 that cannot be read; 3 refused, nothing sent; 4 failed, evidence kept; 5 a request is unclear; 70 a
@@ -18,18 +18,18 @@ bug in this program; 130 interrupted with nothing in flight.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
 import sys
 import time
 
-import checkpoint_demo
+import checkpoint_demo as demo
 from checkpoint_demo import (
     EXIT_DONE,
     EXIT_INTERRUPTED,
     EXIT_REJECTED,
-    EXIT_UNUSABLE,
     MISSING,
     Finding,
     HandoffError,
@@ -51,7 +51,7 @@ from checkpoint_demo import (
 TYPE_CHECKING = False  # a type checker takes it for true; importing typing costs every start
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any, Protocol
+    from typing import Any, NoReturn, Protocol
 
 EXIT_FAILED = 4
 EXIT_UNCLEAR = 5
@@ -62,21 +62,13 @@ KEY_ENVIRONMENT = "OFOX_API_KEY"
 API_VERSION = "2023-06-01"
 TIMEOUT_SECONDS = 180
 REPLY_LIMIT_BYTES = 4 * 2**20
-REPLY_LIMIT_BRACKETS = 200_000  # each container costs some 250 bytes of memory once it is parsed
+REPLY_LIMIT_BRACKETS = 200_000  # a parsed container takes some 250 bytes of memory, its text as few as 3
 
 # --- Errors ------------------------------------------------------------------
 
 
-class RunError(HandoffError):
-    """A run that did not end with an accepted answer; `exit_code` says in which way."""
-
-    def __init__(self, verdict: str, what: str, why: str, then: str, exit_code: int) -> None:
-        super().__init__(what, why, then)
-        self.verdict, self.exit_code = verdict, exit_code
-
-
 class RunEnded(Exception):
-    """The run goes no further: the state that closes it, why, and the exit code."""
+    """A run goes no further: the state that closes it, why, and the exit code."""
 
     def __init__(self, state: str, why: str, exit_code: int) -> None:
         super().__init__(state, why, exit_code)
@@ -95,115 +87,139 @@ class EvidenceEnds(Exception):
 
 
 class EvidenceBroken(Exception):
-    """The records go another way than any run does; what follows cannot be judged."""
+    """The evidence is not what any run leaves; what follows in it cannot be judged."""
 
 
-# --- Tokens and money: integers only, in micro-dollars -----------------------
+# What a person is told of a run without an accepted answer: (verdict, what to do next).
+_ENDS = {
+    EXIT_REJECTED: ("rejected", "read the evidence, then start a new run in a new folder, see --out"),
+    EXIT_FAILED: ("failed", "mend the cause, then start a new run in a new folder, see --out"),
+    EXIT_UNCLEAR: (
+        "unclear",
+        "look up at the provider (usage page, request id) whether it was processed and billed;"
+        " only then start a new run in a new folder, see --out",
+    ),
+    EXIT_INTERRUPTED: ("interrupted", "start a new run in a new folder, see --out"),
+}
 
-# Micro-dollars a token (the list price in dollars a million tokens): input, output.
+
+class RunError(HandoffError):
+    """A run has no accepted answer; its evidence is kept."""
+
+    def __init__(self, exit_code: int, folder: str, why: str) -> None:
+        self.exit_code = exit_code
+        self.verdict, then = _ENDS[exit_code]
+        super().__init__(f"the run in {show(folder)}", show(why), then)
+
+
+# --- Tokens and money: whole micro-dollars -----------------------------------
+
+# The list price in dollars a million tokens, which is micro-dollars a token: (input, output).
 _PRICES = {"fable-5.2": (8, 40), "fable-5.1": (10, 50), "opus-5.5": (4, 20)}
 PRICES_MICRO_USD = {
     model: price
     for name, price in _PRICES.items()
     for model in (f"anthropic/claude-{name}", f"claude-{name.replace('.', '-')}")
 }
+_TOKEN_FIELDS = ("input_tokens", "output_tokens")
 _CACHE_FIELDS = ("cache_creation_input_tokens", "cache_read_input_tokens")
 _MOST_TOKENS = 10**9
 
 
 def read_usage(message: dict[str, Any]) -> dict[str, int]:
-    """Return the token counts of a reply that are whole numbers; others are left out. Pure."""
+    """Return the token counts of a reply that are plain integers; anything else is left out. Pure."""
     usage = message.get("usage")
-    fields = ("input_tokens", "output_tokens", *_CACHE_FIELDS)
-    counts = {field: usage[field] for field in fields if field in usage} if isinstance(usage, dict) else {}
+    counts = (
+        {field: usage.get(field) for field in (*_TOKEN_FIELDS, *_CACHE_FIELDS)}
+        if isinstance(usage, dict)
+        else {}
+    )
     return {field: n for field, n in counts.items() if type(n) is int and 0 <= n <= _MOST_TOKENS}
 
 
 def compute_cost(model: str, message: dict[str, Any]) -> int | None:
     """Return what a reply costs in micro-dollars at list price, or None where that is unknown.
 
-    Unknown are a model without a price, missing or odd token counts, and cache tokens above zero,
-    which have prices of their own. Computed from usage: this is no invoice. Pure.
+    Unknown: a model without a price, missing or odd token counts, and any cache tokens, which have
+    prices of their own. It is computed from usage and is no invoice. Pure.
     """
-    counts = read_usage(message)
-    usage = message.get("usage")
-    odd = [usage[field] for field in _CACHE_FIELDS if usage.get(field)] if isinstance(usage, dict) else [None]
-    if odd or model not in PRICES_MICRO_USD or not {"input_tokens", "output_tokens"} <= set(counts):
+    usage, counts = message.get("usage"), read_usage(message)
+    if model not in PRICES_MICRO_USD or not set(_TOKEN_FIELDS) <= set(counts) or not isinstance(usage, dict):
+        return None
+    if any(usage.get(field) not in (None, 0) for field in _CACHE_FIELDS):
         return None
     input_price, output_price = PRICES_MICRO_USD[model]
     return counts["input_tokens"] * input_price + counts["output_tokens"] * output_price
 
 
 def render_usd(micro_usd: int | None) -> str:
-    """Return micro-dollars as dollars with six decimals, e.g. 4816 -> 0.004816; None -> unknown. Pure."""
+    """Return micro-dollars as dollars, e.g. 4816 -> 0.004816, and None -> unknown. Pure."""
     return "unknown" if micro_usd is None else f"{micro_usd // 10**6}.{micro_usd % 10**6:06}"
+
+
+def sum_costs(records: list[dict[str, Any]]) -> int | None:
+    """Return what the requests in a ledger cost together in micro-dollars; None if one is unknown. Pure."""
+    costs = [record["cost_usd"] for record in records if "cost_usd" in record]
+    if is_unclear(records) or "unknown" in costs:
+        return None
+    return sum(int(cost.replace(".", "")) for cost in costs)
 
 
 # --- The three requests ------------------------------------------------------
 
 RUN = "run"
-READ_STOCK = checkpoint_demo.OPERATION_ID
+READ_STOCK = demo.OPERATION_ID
 
 
 class Step:
-    """One of the three requests: its number and operation, and what its reply must be."""
+    """One of the three requests: its number and operation, who is asked, and what the reply must be."""
 
-    def __init__(self, number: int, operation_id: str, stop_reason: str, tool: str | None = None) -> None:
-        self.number, self.operation_id = number, operation_id
+    def __init__(
+        self, number: int, operation_id: str, asks: str, stop_reason: str, tool: str | None = None
+    ) -> None:
+        self.number, self.operation_id, self.asks = number, operation_id, asks
         self.stop_reason, self.tool = stop_reason, tool
 
 
-TOOL_REQUEST = Step(1, "sender-tool-request", "tool_use", checkpoint_demo.OPERATION)
-TOOL_RESULT = Step(2, "sender-tool-result", "end_turn")
-HANDOFF = Step(3, "receiver-handoff", "end_turn")
+TOOL_REQUEST = Step(1, "sender-tool-request", "sender", "tool_use", demo.OPERATION)
+TOOL_RESULT = Step(2, "sender-tool-result", "sender", "end_turn")
+HANDOFF = Step(3, "receiver-handoff", "receiver", "end_turn")
 STEPS = (TOOL_REQUEST, TOOL_RESULT, HANDOFF)
 
 
+PLAN_FACTS = {
+    "endpoint": str,
+    "sender": str,
+    "receiver": str,
+    "max_tokens": int,
+    "timeout_seconds": int,
+    "rehearsal": bool,
+}
+
+
 class Plan:
-    """What a run is asked for: where, which models, under which limits, on which stock rows."""
+    """What a run is asked for: `rows` is its stock, `facts` what the ledger's first record says.
 
-    FIELDS = {
-        "endpoint": str,
-        "sender": str,
-        "receiver": str,
-        "max_tokens": int,
-        "timeout_seconds": int,
-        "rehearsal": bool,
-    }
+    The facts are those of PLAN_FACTS and the digest of the rows.
+    """
 
-    def __init__(
-        self,
-        endpoint: str,
-        sender: str,
-        receiver: str,
-        max_tokens: int,
-        timeout_seconds: int,
-        rehearsal: bool,
-        rows: list[dict[str, Any]],
-    ) -> None:
-        self.endpoint, self.sender, self.receiver = endpoint, sender, receiver
-        self.max_tokens, self.timeout_seconds = max_tokens, timeout_seconds
-        self.rehearsal, self.rows = rehearsal, rows
-
-    def facts(self) -> dict[str, Any]:
-        """Return what the ledger's first record says of the plan."""
-        return {**{field: getattr(self, field) for field in self.FIELDS}, "source_sha256": digest_json(self.rows)}
-
-    def model(self, step: Step) -> str:
-        """Return the model that a step's request asks for."""
-        return self.receiver if step is HANDOFF else self.sender
+    def __init__(self, rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
+        self.rows = rows
+        self.facts = {**facts, "source_sha256": digest_json(rows)}
+        self.models: dict[str, str] = {asks: facts[asks] for asks in ("sender", "receiver")}
+        self.max_tokens: int = facts["max_tokens"]
 
 
 def build_tool_request(plan: Plan) -> dict[str, Any]:
-    """Return the body of request 1: the sender is asked to read the stock with its only tool. Pure."""
+    """Return the body of request 1: the sender may read the stock with its only tool. Pure."""
     return {
-        "model": plan.sender,
+        "model": plan.models["sender"],
         "max_tokens": plan.max_tokens,
         "output_config": {"effort": "low"},
         "system": "You prepare a stock report. Read the stock with the tool. Do not place orders.",
         "tools": [
             {
-                "name": checkpoint_demo.OPERATION,
+                "name": demo.OPERATION,
                 "description": "Return every SKU with its available and target quantity. It changes nothing.",
                 "input_schema": {"type": "object", "properties": {}, "additionalProperties": False},
             }
@@ -216,43 +232,61 @@ def build_tool_request(plan: Plan) -> dict[str, Any]:
 def build_result_request(
     first: dict[str, Any], message: dict[str, Any], rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the body of request 2: request 1's session, the reply as it came, and the tool's result. Pure."""
-    result = build_tool_result(find_tool_call_id(message), rows)
-    turn = [{"role": "assistant", "content": message["content"]}, {"role": "user", "content": [result]}]
-    return {**first, "messages": [*first["messages"], *turn]}
+    """Return the body of request 2: request 1's session, its reply as it came, the tool's result. Pure."""
+    turn = {"role": "assistant", "content": message["content"]}
+    results = {"role": "user", "content": [build_tool_result(message, rows)]}
+    return {**first, "messages": [*first["messages"], turn, results]}
 
 
-def build_tool_result(call_id: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the tool_result block for a call: the stock rows as canonical JSON. Pure."""
-    content = checkpoint_demo.canonical_json(rows).decode()
-    return {"type": "tool_result", "tool_use_id": call_id, "content": content}
+def build_tool_result(message: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the tool_result block for a message's tool call: the stock rows as canonical JSON. Pure."""
+    content = demo.canonical_json(rows).decode()
+    return {"type": "tool_result", "tool_use_id": find_tool_call_id(message), "content": content}
 
 
 def find_tool_call_id(message: dict[str, Any]) -> str:
-    """Return the id of the one tool call in a message that fits step 1. Pure."""
-    ids: list[str] = [block["id"] for block in message["content"] if block["type"] == "tool_use"]
-    return ids[0]
+    """Return the id of the tool call in a message that fits step 1. Pure."""
+    call_id: str = next(block["id"] for block in message["content"] if block["type"] == "tool_use")
+    return call_id
 
 
-def encode_json(body: dict[str, Any]) -> bytes:
-    """Return the bytes of a request body as they are stored and sent: compact ASCII JSON. Pure."""
-    return render_json(body).encode()
+def encode_json(value: Any) -> bytes:
+    """Return the bytes in which requests and records are written: compact ASCII JSON. Pure."""
+    return render_json(value).encode()
+
+
+def find_session_changes(
+    first: dict[str, Any], reply: dict[str, Any], rows: list[dict[str, Any]], data: bytes
+) -> list[Finding]:
+    """Return what keeps the bytes of request 2 from going on with the session of request 1.
+
+    The session replay check, with request 1, its reply and the tool's result as the original. Pure.
+    """
+    original = {**first, "messages": list(first["messages"])}
+    original["messages"].append({"role": "assistant", "content": reply["content"]})
+    original["messages"].append({"role": "user", "content": [build_tool_result(reply, rows)]})
+    changes, _ = demo.compare_sessions(parse_json(data), original)
+    return [
+        Finding(f"{label}, {finding.path}", finding.message)
+        for label in changes
+        for finding in changes[label]
+    ]
 
 
 def estimate_ceiling(plan: Plan) -> int | None:
     """Return a planning ceiling of a run's cost in micro-dollars, None where a price is unknown.
 
-    A token is at least one byte of the request, and an answer has at most max_tokens; tools and
-    hidden prompts are allowed for with 1,000 tokens a request. No guarantee. Pure.
+    A token is at least one byte of the request, a reply has at most max_tokens, and 1,000 tokens a
+    request allow for what the API adds. A ceiling for planning, no guarantee. Pure.
     """
+    first = len(encode_json(build_tool_request(plan)))
+    second = first + plan.max_tokens + len(demo.canonical_json(plan.rows))
+    third = len(demo.render_handoff(demo.build_checkpoint(plan.rows)))
     total = 0
-    sent = len(encode_json(build_tool_request(plan)))
-    handoff = checkpoint_demo.render_handoff(checkpoint_demo.build_checkpoint(plan.rows))
-    again = sent + plan.max_tokens + len(checkpoint_demo.canonical_json(plan.rows))
-    for step, tokens in ((TOOL_REQUEST, sent), (TOOL_RESULT, again), (HANDOFF, len(handoff.encode()))):
-        if plan.model(step) not in PRICES_MICRO_USD:
+    for step, tokens in zip(STEPS, (first, second, third)):
+        if plan.models[step.asks] not in PRICES_MICRO_USD:
             return None
-        input_price, output_price = PRICES_MICRO_USD[plan.model(step)]
+        input_price, output_price = PRICES_MICRO_USD[plan.models[step.asks]]
         total += (tokens + 1_000) * input_price + plan.max_tokens * output_price
     return total
 
@@ -268,46 +302,36 @@ UNCLEAR = "unclear"
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
+OUTCOME_FACTS = {
+    "opened": bool,  # the connection was open, so that the request may have arrived (ordinary: true)
+    "http_status": int,
+    "request_id": str,
+    "content_encoding": str,  # what the body was decoded from
+    "key_removed": bool,  # ordinary: false
+    "elapsed_milliseconds": int,
+    "trouble": str,  # what broke
+}
+
+
 class Outcome:
     """What came of sending one request, as far as this side can know.
 
-    `opened`: the connection was open, so the request may have arrived. `trouble`: what broke, if
-    anything did. `body`: what came back, the key taken out of it, or None if no reply began.
+    `body` is what came back, without the key, or None if no reply began. `facts` is what the ledger
+    says of it: the facts of OUTCOME_FACTS that are out of the ordinary, and the body's digest.
     """
 
-    FIELDS = {
-        "opened": bool,
-        "http_status": int,
-        "request_id": str,
-        "content_encoding": str,
-        "key_removed": bool,
-        "elapsed_milliseconds": int,
-        "trouble": str,
-    }
-
-    def __init__(
-        self,
-        body: bytes | None = None,
-        *,
-        opened: bool = True,
-        http_status: int | None = None,
-        request_id: str | None = None,
-        content_encoding: str | None = None,
-        key_removed: bool = False,
-        elapsed_milliseconds: int | None = None,
-        trouble: str | None = None,
-    ) -> None:
-        self.body, self.opened, self.trouble = body, opened, trouble
-        self.http_status, self.request_id = http_status, request_id
-        self.content_encoding, self.key_removed = content_encoding, key_removed
-        self.elapsed_milliseconds = elapsed_milliseconds
-
-    def facts(self) -> dict[str, Any]:
-        """Return what the ledger says of it: whatever is out of the ordinary, and the reply's digest."""
+    def __init__(self, body: bytes | None = None, **facts: Any) -> None:
+        self.body = body
+        self.opened: bool = facts.get("opened", True)
+        self.http_status: int | None = facts.get("http_status")
+        self.key_removed: bool = facts.get("key_removed", False)
+        self.trouble: str | None = facts.get("trouble")
         ordinary = {"opened": True, "key_removed": False}
-        facts = {field: getattr(self, field) for field in self.FIELDS}
-        facts = {field: value for field, value in facts.items() if value not in (None, ordinary.get(field))}
-        return facts if self.body is None else {**facts, "response_sha256": digest_bytes(self.body)}
+        self.facts = {
+            name: fact for name, fact in facts.items() if fact not in (None, "", ordinary.get(name))
+        }
+        if body is not None:
+            self.facts["response_sha256"] = digest_bytes(body)
 
 
 def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
@@ -324,30 +348,32 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
     reply, fault = _parse_reply(outcome.body or b"")
     said = _describe_api_error(reply)
     if status in _REDIRECTS:
-        return FAILED, f"HTTP {status}: a redirect is not followed", None
+        return FAILED, f"HTTP {status}: a redirect, which is not followed", None
     if status is not None and 400 <= status < 500 and status != 408:
         return FAILED, f"HTTP {status}: the request was refused{said}", None
     if status == 529 and said and not trouble:
         return FAILED, f"HTTP 529: the request was not started{said}", None
     # 3. A whole message came back.
     if status == 200 and not trouble:
-        if not fault:
-            return CONFIRMED, "", reply
-        return UNCLEAR, f"HTTP 200 without a whole message: {fault}{said}", None
+        return (
+            (UNCLEAR, f"HTTP 200 without a whole message: {fault}{said}", None)
+            if fault
+            else (CONFIRMED, "", reply)
+        )
     # 4. It may have been processed.
-    about = f"HTTP {status}" if status is not None else "no reply"
+    about = "no reply" if status is None else f"HTTP {status}"
     return UNCLEAR, f"{about}: {trouble or 'the request may have been processed'}{said}", None
 
 
 def _parse_reply(body: bytes) -> tuple[Any, str]:
     """Return a reply's value, and why it is no whole message ("" if it is one)."""
     if body.count(b"{") + body.count(b"[") > REPLY_LIMIT_BRACKETS:
-        return None, f"more than {REPLY_LIMIT_BRACKETS:,} brackets, which is no model's answer"
+        return None, f"more than {REPLY_LIMIT_BRACKETS:,} brackets, which no model's answer has"
     try:
-        reply = parse_json(body, checkpoint_demo.REPLY_DEPTH_LIMIT)
+        reply = parse_json(body, demo.REPLY_DEPTH_LIMIT)
     except JsonError as error:
         return None, str(error)
-    faults = checkpoint_demo.find_message_faults(reply)
+    faults = demo.find_message_faults(reply)
     return reply, str(faults[0]) if faults else ""
 
 
@@ -356,87 +382,109 @@ def _describe_api_error(reply: Any) -> str:
     error = reply.get("error") if isinstance(reply, dict) and reply.get("type") == "error" else None
     if not isinstance(error, dict) or not isinstance(error.get("type"), str):
         return ""
-    return f" ({shorten(show(error['type']), 40)}: {describe(error.get('message', MISSING))})"
+    return f" ({shorten(show(error['type']))}: {describe(error.get('message', MISSING))})"
 
 
-def judge_reply(step: Step, message: dict[str, Any], key_removed: bool) -> list[Finding]:
+def find_misfits(step: Step, message: dict[str, Any], key_removed: bool) -> list[Finding]:
     """Return why a confirmed message cannot be used in its step. Pure."""
-    faults = checkpoint_demo.find_reply_faults(message, step.stop_reason, step.tool)
+    misfits = demo.find_reply_faults(message, step.stop_reason, step.tool)
     if step is TOOL_REQUEST and key_removed and KEY_MARK in render_json(message["content"]):
-        faults.append(Finding("content", "the key stood in what must be sent back unchanged"))
-    return faults
+        misfits.append(Finding("content", "the key stood in what must be sent back unchanged"))
+    return misfits
 
 
-# --- The run: one course for doing it and for inspecting it ------------------
+def is_unclear(records: list[dict[str, Any]]) -> bool:
+    """Return whether a request in a ledger may have been processed without a known outcome. Pure."""
+    in_flight = bool(records) and records[-1]["state"] == IN_FLIGHT
+    return in_flight or any(record["state"] == UNCLEAR for record in records)
+
+
+# --- The run: one course, for doing it and for inspecting it ------------------
 
 if TYPE_CHECKING:
 
     class Evidence(Protocol):
-        """Where a run leaves its evidence (Recorder), or where it is read again (Inspector)."""
+        """Where the course of a run leaves its evidence (Recorder), or finds it again (Inspector)."""
 
         records: list[dict[str, Any]]
 
-        def write(self, name: str, data: bytes) -> None: ...
-        def record(self, operation_id: str, state: str, **facts: Any) -> None: ...
-        def send(self, step: Step, data: bytes) -> Outcome: ...
+        def write(self, name: str, data: bytes) -> None:
+            """Take a file of the run."""
+
+        def record(self, operation_id: str, state: str, **facts: Any) -> None:
+            """Take a record for the ledger."""
+
+        def send(self, step: Step, data: bytes) -> Outcome:
+            """Return what came of a request that is recorded as in flight."""
 
 
 def carry_out(evidence: Evidence, plan: Plan) -> tuple[int, str]:
-    """Go through the whole run, close it, and return its exit code and its verdict in words.
+    """Go through a whole run, close it, and return its exit code and its verdict in words.
 
-    The Recorder writes what happens here; the Inspector gets the very same calls and compares them
-    with what was written. Raises EvidenceEnds and EvidenceBroken from an Inspector only.
+    The Recorder writes down what happens here; the Inspector takes the very same calls and compares
+    them with what was written. EvidenceEnds and EvidenceBroken come from an Inspector only.
     """
     try:
-        evidence.record(RUN, PLANNED, **plan.facts())
-        verdict = _go_through(evidence, plan)
+        evidence.record(RUN, PLANNED, **plan.facts)
         ended = RunEnded(CONFIRMED, "", EXIT_DONE)
+        verdict = _go_through(evidence, plan)
     except RunEnded as error:
-        ended = error
+        ended, verdict = error, error.why
     except EvidenceError as error:
-        lost = bool(evidence.records) and evidence.records[-1]["state"] == IN_FLIGHT
-        ended = RunEnded(UNCLEAR if lost else FAILED, str(error), EXIT_UNCLEAR if lost else EXIT_FAILED)
+        state, code = (UNCLEAR, EXIT_UNCLEAR) if is_unclear(evidence.records) else (FAILED, EXIT_FAILED)
+        ended, verdict = RunEnded(state, str(error), code), str(error)
     except KeyboardInterrupt:
-        ended = RunEnded(FAILED, "interrupted with nothing in flight", EXIT_INTERRUPTED)
+        verdict = "interrupted with nothing in flight"
+        ended = RunEnded(FAILED, verdict, EXIT_INTERRUPTED)
     why = {"why": ended.why} if ended.why else {}
-    evidence.record(RUN, ended.state, **why, cost_usd=render_usd(sum_costs(evidence.records)))
-    return ended.exit_code, ended.why or verdict
+    try:
+        evidence.record(RUN, ended.state, **why, cost_usd=render_usd(sum_costs(evidence.records)))
+    except EvidenceError as error:
+        return EXIT_UNCLEAR if ended.state == UNCLEAR else EXIT_FAILED, f"{verdict}; then {error}"
+    return ended.exit_code, verdict
 
 
 def _go_through(evidence: Evidence, plan: Plan) -> str:
     # 1. The sender asks for the stock.
     first = build_tool_request(plan)
-    asked = _ask(evidence, plan, TOOL_REQUEST, first)
-    # 2. The application reads it, and says what it read.
-    call_id = find_tool_call_id(asked)
+    reply = _ask(evidence, plan, TOOL_REQUEST, first)
+    # 2. The application reads it.
+    call_id = find_tool_call_id(reply)
     evidence.record(READ_STOCK, PLANNED, tool_call_id=call_id)
     evidence.record(READ_STOCK, CONFIRMED, tool_call_id=call_id, result_sha256=digest_json(plan.rows))
     # 3. The same session goes on, or nothing is sent.
-    second = build_result_request(first, asked, plan.rows)
-    _check_continuation(first, asked, plan.rows, encode_json(second))
+    second = build_result_request(first, reply, plan.rows)
+    changes = find_session_changes(first, reply, plan.rows, encode_json(second))
+    if changes:
+        raise RunEnded(
+            FAILED, f"request 2 does not go on with the session: {_list_some(changes)}", EXIT_FAILED
+        )
     _ask(evidence, plan, TOOL_RESULT, second)
     # 4. What is handed over comes from the application, not from the session.
-    checkpoint = checkpoint_demo.build_checkpoint(plan.rows)
-    handoff = checkpoint_demo.render_handoff(checkpoint)
+    checkpoint = demo.build_checkpoint(plan.rows)
+    handoff = demo.render_handoff(checkpoint)
     evidence.write("checkpoint.json", f"{render_json(checkpoint, 2)}\n".encode())
     evidence.write("handoff.txt", handoff.encode())
     # 5. A fresh session of the receiver answers, and the validator judges.
-    third = checkpoint_demo.build_receiver_request(handoff, plan.receiver, plan.max_tokens)
-    answered = _ask(evidence, plan, HANDOFF, third)
+    answered = _ask(
+        evidence,
+        plan,
+        HANDOFF,
+        demo.build_receiver_request(handoff, plan.models["receiver"], plan.max_tokens),
+    )
     try:
-        result = checkpoint_demo.parse_answer(answered)
-        findings = checkpoint_demo.validate_result(result, plan.rows)
+        result = demo.parse_answer(answered)
+        findings = demo.validate_result(result, plan.rows)
     except JsonError as error:
         findings = [Finding(error.place, error.reason)]
     if findings:
         raise RunEnded(FAILED, f"the answer was rejected: {_list_some(findings)}", EXIT_REJECTED)
     evidence.write("result.json", f"{render_json(result, 2)}\n".encode())
-    total = sum(map(checkpoint_demo.compute_shortage, plan.rows))
-    return f"accepted: {len(plan.rows)} rows, total shortage {total}"
+    return demo.render_acceptance(plan.rows)
 
 
 def _ask(evidence: Evidence, plan: Plan, step: Step, body: dict[str, Any]) -> dict[str, Any]:
-    """Send one request and return its whole message; everything is durable before the next thing."""
+    """Send one request and return its message; each thing is durable before the next is done."""
     data = encode_json(body)
     evidence.write(f"{step.number}-request.json", data)
     evidence.record(step.operation_id, PLANNED, request_sha256=digest_bytes(data))
@@ -448,52 +496,32 @@ def _ask(evidence: Evidence, plan: Plan, step: Step, body: dict[str, Any]) -> di
         except EvidenceError as error:  # nothing is done with a reply that is not on disk
             outcome = Outcome(trouble=f"a reply came, but {error}")
     state, why, message = judge_outcome(outcome)
-    facts = {**outcome.facts(), **_message_facts(message, step, plan)}
-    evidence.record(step.operation_id, state, **facts, **({"why": why} if why else {}))
+    facts = {**outcome.facts, **_list_message_facts(message, step, plan), **({"why": why} if why else {})}
+    evidence.record(step.operation_id, state, **facts)
     if state != CONFIRMED:
-        raise RunEnded(state, f"{step.operation_id}: {why}", EXIT_UNCLEAR if state == UNCLEAR else EXIT_FAILED)
-    faults = judge_reply(step, message, outcome.key_removed)
-    if faults:
-        raise RunEnded(FAILED, f"{step.operation_id}: {_list_some(faults)}", EXIT_FAILED)
+        raise RunEnded(
+            state, f"{step.operation_id}: {why}", EXIT_UNCLEAR if state == UNCLEAR else EXIT_FAILED
+        )
+    misfits = find_misfits(step, message, outcome.key_removed)
+    if misfits:
+        raise RunEnded(FAILED, f"{step.operation_id}: {_list_some(misfits)}", EXIT_FAILED)
     confirmed: dict[str, Any] = message
     return confirmed
 
 
-def _message_facts(message: Any, step: Step, plan: Plan) -> dict[str, Any]:
+def _list_message_facts(message: Any, step: Step, plan: Plan) -> dict[str, Any]:
     """Return what the ledger says of a whole message: who answered, how it ended, what it cost."""
     if message is None:
         return {}
     names = {field: message.get(field) for field in ("model", "stop_reason")}
-    facts: dict[str, Any] = {field: shorten(name, 100) for field, name in names.items() if isinstance(name, str)}
-    cost = 0 if plan.rehearsal else compute_cost(plan.model(step), message)
+    facts: dict[str, Any] = {field: shorten(name) for field, name in names.items() if isinstance(name, str)}
+    cost = 0 if plan.facts["rehearsal"] else compute_cost(plan.models[step.asks], message)
     return {**facts, "usage": read_usage(message), "cost_usd": render_usd(cost)}
-
-
-def _check_continuation(first: dict[str, Any], reply: dict[str, Any], rows: list[dict[str, Any]], data: bytes) -> None:
-    """Raise RunEnded unless the bytes of request 2 hold request 1, the reply unchanged, and its result."""
-    request = parse_json(data)
-    *earlier, turn, results = request["messages"] if len(request["messages"]) > 1 else (None, None)
-    differences = [
-        *list_differences({**request, "messages": earlier}, first),
-        *list_differences(turn, {"role": "assistant", "content": reply["content"]}),
-        *list_differences(results["content"][:1], [build_tool_result(find_tool_call_id(reply), rows)]),
-    ]
-    if differences:
-        raise RunEnded(FAILED, f"request 2 does not go on with the session: {_list_some(differences)}", EXIT_FAILED)
 
 
 def _list_some(findings: list[Finding], most: int = 3) -> str:
     more = f"; and {len(findings) - most:,} more" if len(findings) > most else ""
     return "; ".join(map(str, findings[:most])) + more
-
-
-def sum_costs(records: list[dict[str, Any]]) -> int | None:
-    """Return what the recorded requests cost together in micro-dollars; None if one is unknown. Pure."""
-    costs = [record["cost_usd"] for record in records if "cost_usd" in record]
-    open_ended = any(record["state"] == UNCLEAR for record in records) or records[-1]["state"] == IN_FLIGHT
-    if open_ended or "unknown" in costs:
-        return None
-    return sum(int(cost.replace(".", "")) for cost in costs)
 
 
 # --- Transport: one request, one connection, one time limit -------------------
@@ -506,9 +534,11 @@ class Key:
 
     def __init__(self, value: str) -> None:
         self.value = value
-        # In JSON any character may be escaped, and JSON may stand inside JSON once more.
-        pieces = [rf"(?:\\{{0,8}}{re.escape(c)}|\\{{1,8}}u00(?i:{ord(c):02x}))" for c in value]
-        self._pattern = re.compile("".join(pieces).encode())
+        # In JSON any character may be written as an escape, and JSON may stand inside JSON once more.
+        letters = [
+            rf"(?:\\{{0,8}}{re.escape(letter)}|\\{{1,8}}u00(?i:{ord(letter):02x}))" for letter in value
+        ]
+        self._pattern = re.compile("".join(letters).encode())
 
     def remove_from(self, data: bytes) -> bytes:
         """Return the bytes with KEY_MARK wherever the key stood, plain or JSON-escaped."""
@@ -517,6 +547,49 @@ class Key:
     def remove_from_text(self, text: str) -> str:
         """Return the text with KEY_MARK wherever the key stood."""
         return self.remove_from(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+
+def read_key(variable: str) -> Key:
+    """Return the key that an environment variable holds. Raises RefusedError, which never shows it."""
+    value = os.environ.get(variable)
+    then = f"set it with: export {show(variable)}=..."
+    if not value:
+        raise RefusedError(
+            f"no key in {show(variable)}", "the environment variable is not set, or empty", then
+        )
+    if not re.fullmatch("[!-~]{16,}", value):
+        why = "a key is 16 or more printable ASCII characters without spaces"
+        raise RefusedError(f"the key in {show(variable)}", why, then)
+    return Key(value)
+
+
+def check_endpoint(url: str) -> None:
+    """Raise RefusedError unless the key may be sent to a URL: https, or http on loopback."""
+    import ipaddress
+    import urllib.parse
+
+    def refuse(why: str) -> RefusedError:
+        return RefusedError(
+            f"the endpoint {show(url)}", why, "name an https URL, or http on 127.0.0.1 or localhost"
+        )
+
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+        host.encode("idna")
+    except ValueError as error:  # a UnicodeError is one
+        raise refuse("it is no URL") from error
+    if not re.fullmatch("[!-~]+", url) or "\\" in url or not host or port == 0:
+        raise refuse("it is no URL with a host, in printable ASCII")
+    if "@" in parts.netloc or parts.fragment:
+        raise refuse("a user name or a fragment stands in it")
+    try:
+        loopback = host == "localhost" or ipaddress.ip_address(host) in map(ipaddress.ip_address, ("::1",))
+        loopback = loopback or ipaddress.ip_address(host) in ipaddress.ip_network("127.0.0.0/8")
+    except ValueError:
+        loopback = False
+    if parts.scheme != "https" and not (parts.scheme == "http" and loopback):
+        raise refuse("the key would go over a network unencrypted")
 
 
 class _TransportError(Exception):
@@ -549,7 +622,7 @@ class Attempt:
         return self._socket is not None
 
     def pass_on(self, connection: Any, send: Callable[[Any], None], data: Any) -> None:
-        """Send bytes on a connection, opened once, while somebody waits for the outcome."""
+        """Send bytes on a connection, opened at most once, while somebody waits for the outcome."""
         if connection.sock is None:
             connection.connect()
             with self._lock:
@@ -568,11 +641,9 @@ class Attempt:
             self._given_up = True
             self.trouble = why
         if self._socket is not None:
-            try:
+            with contextlib.suppress(OSError):  # it may be closed already
                 # Not the SSL socket's own shutdown, which takes its state away under the reader.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-            except OSError:  # closed already
-                pass
 
     def talk(self, url: str, headers: dict[str, str], data: bytes, timeout_seconds: float) -> None:
         """Send the request and receive the reply; what breaks becomes `trouble`. Runs in a thread."""
@@ -628,48 +699,52 @@ def _build_opener(attempt: Attempt) -> Any:
 def _receive(response: Any, body: bytearray) -> None:
     """Append a reply's body as it comes, so that what came is kept. Raises _TransportError if it is cut.
 
-    http.client reads the head; its own body reading takes a missing last chunk, and on older
+    http.client reads the head. Its own reading of bodies takes a missing last chunk, and on older
     versions a missing rest, for the end.
     """
+    stream = response.fp
     if response.chunked:
-        while size := _receive_chunk_size(response.fp):
-            _receive_bytes(response.fp, body, size)
-            if response.fp.readline(3) != b"\r\n":
-                raise _TransportError("the reply was cut short: a chunk without its end")
-        while (line := response.fp.readline(65_537)) != b"\r\n":
+        while size := _receive_chunk_size(stream):
+            _receive_bytes(stream, body, size)
+            if stream.readline(3) != b"\r\n":
+                raise _TransportError("the reply was cut short in a chunk")
+        while (line := stream.readline(65_537)) != b"\r\n":
             if not line.endswith(b"\n"):
-                raise _TransportError("the reply was cut short: no end behind the last chunk")
+                raise _TransportError("the reply was cut short behind its last chunk")
         return
-    announced = {part.strip() for line in response.headers.get_all("content-length", []) for part in line.split(",")}
-    if len(announced) > 1 or not all(re.fullmatch("[0-9]{1,15}", length) for length in announced):
-        raise _TransportError(f"the reply's length is not clear: {shorten(', '.join(sorted(announced)))}")
-    if response.length == 0 or announced:
-        _receive_bytes(response.fp, body, int(announced.pop()) if response.length else 0)
-    else:
-        _receive_bytes(response.fp, body, None)
+    lengths = {
+        length.strip()
+        for line in response.headers.get_all("content-length", [])
+        for length in line.split(",")
+    }
+    if len(lengths) > 1 or not all(re.fullmatch("[0-9]{1,15}", length) for length in lengths):
+        raise _TransportError(f"the reply's length is not clear: {', '.join(sorted(lengths))}")
+    if response.length != 0:  # http.client sets 0 for a status that has no body
+        _receive_bytes(stream, body, int(lengths.pop()) if lengths else None)
 
 
 def _receive_chunk_size(stream: Any) -> int:
-    line = stream.readline(1_026)
-    size = re.fullmatch(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n", line)
+    size = re.fullmatch(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n", stream.readline(1_026))
     if not size:
-        raise _TransportError("the reply was cut short: a chunk without its size")
+        raise _TransportError("the reply was cut short before a chunk")
     return int(size.group(1), 16)
 
 
 def _receive_bytes(stream: Any, body: bytearray, count: int | None) -> None:
     """Append `count` bytes, or with None all up to the end of the connection."""
-    while count is None or count > 0:
+    while count != 0:
         piece = stream.read1(65_536 if count is None else min(count, 65_536))
-        if not piece and count is not None:
-            raise _TransportError(f"the reply was cut short: {count:,} bytes are missing")
         if not piece:
-            return
+            if count is None:
+                return
+            raise _TransportError(f"the reply was cut short: {count:,} bytes are missing")
         count = None if count is None else count - len(piece)
         body += piece
         if len(body) > REPLY_LIMIT_BYTES:
             del body[REPLY_LIMIT_BYTES:]
-            raise _TransportError(f"the reply is longer than {REPLY_LIMIT_BYTES:,} bytes and was cut off")
+            raise _TransportError(
+                f"the reply is longer than {REPLY_LIMIT_BYTES:,} bytes, and was cut off there"
+            )
 
 
 def send_request(
@@ -679,14 +754,13 @@ def send_request(
     timeout_seconds: float,
     wait: Callable[[float], str | None] = lambda _: None,
 ) -> Outcome:
-    """Send one request, once, and return what came of it within the time limit.
+    """Send one request, once, and return what came of it within the time limit in seconds.
 
-    `wait` is called several times a second with the seconds that have passed; what it returns, if
-    anything, is the reason to give up at once. Redirects are not followed, certificates are
-    verified, at most 4 MiB are received, and the key is taken out of what came.
+    `wait` is called ten times a second with the seconds that have passed; a text that it returns is
+    the reason to give up at once. Certificates are verified, redirects are not followed, at most
+    4 MiB are received, and the key is taken out of what came.
     """
     import threading
-    import urllib.request  # noqa: F401  (here rather than in the thread, where a Ctrl-C would not reach it)
 
     headers = {
         "x-api-key": key.value,
@@ -696,13 +770,13 @@ def send_request(
         "user-agent": "run_handoff.py",
     }
     attempt = Attempt()
-    threading.Thread(target=attempt.talk, args=(url, headers, data, timeout_seconds), daemon=True).start()
     begun = time.monotonic()
+    threading.Thread(target=attempt.talk, args=(url, headers, data, timeout_seconds), daemon=True).start()
     while not attempt.done.wait(0.1):
         passed = time.monotonic() - begun
         why = wait(passed)
         if why is None and passed >= timeout_seconds:
-            why = f"no whole reply within {timeout_seconds} s"
+            why = f"no whole reply within {timeout_seconds:g} s"
         if why is not None:
             attempt.give_up(why)
             break
@@ -715,27 +789,24 @@ def _build_outcome(attempt: Attempt, key: Key, elapsed_milliseconds: int) -> Out
     def header(name: str) -> str:
         return ", ".join(attempt.headers.get_all(name, [])) if attempt.headers else ""
 
-    def clean(text: str, most: int) -> str | None:
-        return shorten(show(key.remove_from_text(text)), most) or None
-
-    body, trouble, decoded = bytes(attempt.body), attempt.trouble or "", b""
+    body, trouble, decoded = bytes(attempt.body), attempt.trouble, b""
     encoding = header("content-encoding").strip().lower()
     if encoding in ("gzip", "x-gzip"):
         decoded, whole = _gunzip(body)
         body = decoded or body
-        trouble = trouble or ("" if whole else "the reply's gzip encoding is broken, or holds too much")
-    elif encoding not in ("identity", ""):
+        trouble = trouble or (None if whole else "the reply's gzip encoding is broken, or holds too much")
+    elif encoding not in ("", "identity"):
         trouble = trouble or f"the reply has the encoding {encoding!r}, which was not asked for"
     kept = key.remove_from(body)
     return Outcome(
         kept if attempt.http_status is not None else None,
         opened=attempt.opened,
         http_status=attempt.http_status,
-        request_id=clean(header("request-id") or header("x-request-id"), 100),
+        request_id=shorten(show(key.remove_from_text(header("request-id")))),
         content_encoding="gzip" if decoded else None,
         key_removed=kept != body,
         elapsed_milliseconds=elapsed_milliseconds,
-        trouble=clean(trouble, 200),
+        trouble=shorten(show(key.remove_from_text(trouble or "")), 200),
     )
 
 
@@ -748,8 +819,9 @@ def _gunzip(data: bytes) -> tuple[bytes, bool]:
         text = decoder.decompress(data, REPLY_LIMIT_BYTES + 1)
     except zlib.error:
         return b"", False
-    whole = decoder.eof and not decoder.unused_data and len(text) <= REPLY_LIMIT_BYTES
-    return text[:REPLY_LIMIT_BYTES], whole
+    return text[:REPLY_LIMIT_BYTES], decoder.eof and not decoder.unused_data and len(
+        text
+    ) <= REPLY_LIMIT_BYTES
 
 
 # --- The evidence folder and its ledger --------------------------------------
@@ -757,12 +829,7 @@ def _gunzip(data: bytes) -> tuple[bytes, bool]:
 LEDGER = "ledger.jsonl"
 SUMS = "SHA256SUMS"
 FILES = (
-    "1-request.json",
-    "1-response.json",
-    "2-request.json",
-    "2-response.json",
-    "3-request.json",
-    "3-response.json",
+    *(f"{step.number}-{part}.json" for step in STEPS for part in ("request", "response")),
     "checkpoint.json",
     "handoff.txt",
     LEDGER,
@@ -773,89 +840,101 @@ FILES = (
 class Recorder:
     """A run's evidence as it is written: files, the ledger, and the requests themselves.
 
-    Everything is durable when a call returns. `send` takes the body of a request and returns its
-    Outcome. Ctrl-C is obeyed before something new is planned or sent, and while `send` waits.
-    Raises RefusedError if the folder exists or cannot be made, EvidenceError if a write fails.
+    Everything is durable when a call returns, and EvidenceError says that it is not. `send` takes a
+    request's body and returns its Outcome. Ctrl-C is obeyed before anything is planned or sent.
+    Raises RefusedError, with nothing changed, if the folder exists or cannot be made.
     """
 
     def __init__(self, folder: str, key: Key, send: Callable[[bytes], Outcome], terminal: Terminal) -> None:
-        self.folder, self.terminal = folder, terminal
-        self._key, self._send = key, send
+        self.folder = folder
         self.records: list[dict[str, Any]] = []
+        self._key, self._send, self._terminal = key, send, terminal
         self._prev_sha256 = "0" * 64
         self._make_folder()
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
             self._ledger = os.open(os.path.join(folder, LEDGER), flags, 0o600)
-            checkpoint_demo.flush_folder(folder)
+            demo.flush_folder(folder)
         except OSError as error:
             raise EvidenceError(LEDGER, error) from error
 
     def _make_folder(self) -> None:
-        """Make the folder, which is the lock: of many processes one wins."""
-        next_step = f"read it with --inspect {show(self.folder)}, or name a new one with --out DIR"
+        """Make the folder, which is the lock as well: of many processes one wins."""
+        made = False
         try:
             os.mkdir(self.folder, 0o700)
-            checkpoint_demo.flush_folder(os.path.dirname(self.folder) or ".")
+            made = True
+            demo.flush_folder(os.path.dirname(self.folder) or ".")
         except FileExistsError as error:
-            why = "a run's folder is evidence and is never reused"
-            raise RefusedError(f"{show(self.folder)} already exists", why, next_step) from error
+            raise build_exists_error(self.folder) from error
         except OSError as error:
+            if made:
+                os.rmdir(self.folder)
             why = f"the folder cannot be made: {error.strerror or error}"
             raise RefusedError(show(self.folder), why, "name another one with --out DIR") from error
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file beside its place, flush it, give it its name, flush the folder.
+        """Write a file beside its place, flush it, name it, flush the folder.
 
-        The rename overwrites nothing: the folder is fresh, and this process's own.
+        The name overwrites nothing: the folder is fresh, and this process's own.
         """
-        path = os.path.join(self.folder, name)
         temporary = os.path.join(self.folder, f".{name}.part")
         try:
-            checkpoint_demo.write_flushed(temporary, data, 0o600)
+            demo.write_flushed(temporary, data, 0o600)
             try:
-                os.rename(temporary, path)
+                os.rename(temporary, os.path.join(self.folder, name))
             except OSError:
-                checkpoint_demo.discard(temporary)
+                demo.discard(temporary)
                 raise
-            checkpoint_demo.flush_folder(self.folder)
+            demo.flush_folder(self.folder)
         except OSError as error:
             raise EvidenceError(name, error) from error
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Append one line to the ledger and flush it; a line that fails is taken back."""
         if state in (PLANNED, IN_FLIGHT):
-            self.terminal.check_interrupt()
-        known = {"time": _utc_now(), "operation_id": operation_id, "state": state}
-        line = self._key.remove_from(encode_json({**known, **facts, "prev_sha256": self._prev_sha256}))
-        end = os.fstat(self._ledger).st_size
+            self._terminal.check_interrupt()
+        record = {"time": _utc_now(), "operation_id": operation_id, "state": state, **facts}
+        line = self._key.remove_from(encode_json({**record, "prev_sha256": self._prev_sha256}))
         try:
-            checkpoint_demo.write_all(self._ledger, line + b"\n")
-            checkpoint_demo.flush(self._ledger)
+            end = os.fstat(self._ledger).st_size
+            try:
+                demo.write_all(self._ledger, line + b"\n")
+                demo.flush(self._ledger)
+            except OSError:
+                os.ftruncate(self._ledger, end)
+                raise
         except OSError as error:
-            os.ftruncate(self._ledger, end)
             raise EvidenceError(LEDGER, error) from error
         self._prev_sha256 = digest_bytes(line)
-        self.records.append({**known, **facts})
+        self.records.append(record)
         if state != PLANNED:
-            self.terminal.talk(f"  {operation_id:20} {state.replace('_', ' ')}")
+            self._terminal.talk(f"  {operation_id:20} {state.replace('_', ' ')}")
 
     def send(self, step: Step, data: bytes) -> Outcome:
-        """Send a request whose in_flight record is durable."""
+        """Send a request whose in_flight record is on disk; it raises for any other."""
         last = self.records[-1]
         if (last["operation_id"], last["state"]) != (step.operation_id, IN_FLIGHT):
             raise RuntimeError("a request would leave that is not recorded as in flight")
         return self._send(data)
 
     def close(self) -> None:
-        """Write SHA256SUMS over what the folder holds: the last thing in it."""
+        """Write SHA256SUMS, the last thing in the folder, if the run itself was closed."""
         os.close(self._ledger)
-        self.write(SUMS, render_sums({name: read_evidence(self.folder, name) for name in FILES}))
+        if self.records and self.records[-1]["operation_id"] == RUN and self.records[-1]["state"] != PLANNED:
+            self.write(SUMS, render_sums({name: read_evidence(self.folder, name) for name in FILES}))
+
+
+def build_exists_error(folder: str) -> RefusedError:
+    """Return the refusal of a folder that exists, whatever it is."""
+    why = "a run's folder is evidence and is never reused"
+    then = f"read it with --inspect {show(folder)}, or name a new one with --out DIR"
+    return RefusedError(f"{show(folder)} already exists", why, then)
 
 
 def _utc_now() -> str:
-    seconds, rest = divmod(time.time_ns(), 10**9)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{rest // 10**6:03}Z"
+    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{nanoseconds // 10**6:03}Z"
 
 
 def render_sums(files: dict[str, bytes | None]) -> bytes:
@@ -865,23 +944,23 @@ def render_sums(files: dict[str, bytes | None]) -> bytes:
 
 
 def read_evidence(folder: str, name: str) -> bytes | None:
-    """Return a file of an evidence folder, None if it is not there; no link is followed.
+    """Return a file of an evidence folder, None if it is not there. No link is followed.
 
-    Raises EvidenceBroken for what is no regular file or longer than 64 MiB, UnreadableError.
+    Raises EvidenceBroken for what is no regular file or is longer than 64 MiB, UnreadableError.
     """
     path = os.path.join(folder, name)
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise EvidenceBroken(f"{name} is no regular file")
+            raise EvidenceBroken("observed no regular file, expected one")
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
         with open(descriptor, "rb") as file:
-            data = file.read(checkpoint_demo.INPUT_LIMIT_BYTES + 1)
+            data = file.read(demo.INPUT_LIMIT_BYTES + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UnreadableError(path, error.strerror or str(error)) from error
-    if len(data) > checkpoint_demo.INPUT_LIMIT_BYTES:
-        raise EvidenceBroken(f"{name} is longer than {checkpoint_demo.INPUT_LIMIT_BYTES:,} bytes")
+    if len(data) > demo.INPUT_LIMIT_BYTES:
+        raise EvidenceBroken(f"observed more than {demo.INPUT_LIMIT_BYTES:,} bytes")
     return data
 
 
@@ -891,72 +970,27 @@ def read_evidence(folder: str, name: str) -> bytes | None:
 class RehearsalModels:
     """Plays the sender and the receiver, and refuses what the real API refuses.
 
-    `answer` takes a request's headers (names in lower case) and body, and returns an HTTP status
-    and a reply in the API's shape. What it asks of a continued session it remembers itself.
+    It remembers the session that it began, and lets it go on only as it was.
     """
 
     def __init__(self, key: str) -> None:
         self._key = key
-        self._asked: dict[str, Any] = {}  # the request that was answered with a tool call
-        self._turn: dict[str, Any] = {}  # and the assistant message of that answer
+        self._begun: dict[str, Any] = {}  # the request that was answered with a tool call
+        self._turn: dict[str, Any] = {}  # the assistant message of that answer
 
     def answer(self, headers: Mapping[str, str], data: bytes) -> tuple[int, dict[str, Any]]:
-        """Return (HTTP status, body) for one request."""
+        """Return (HTTP status, reply body) for a request; header names are in lower case."""
         if headers.get("x-api-key") != self._key:
-            return 401, self._error("authentication_error", "x-api-key is missing or unknown")
-        for name, value in (("anthropic-version", API_VERSION), ("content-type", "application/json")):
-            if headers.get(name) != value:
-                return 400, self._error("invalid_request_error", f"the header {name} must be {value}")
+            return 401, _build_api_error("authentication_error", "x-api-key: missing or unknown")
         try:
             request = parse_json(data)
-        except JsonError as error:
-            return 400, self._error("invalid_request_error", str(error))
-        fault = self._find_fault(request)
+            fault = self._find_fault(headers, request)
+        except (JsonError, TypeError, AttributeError) as error:  # no JSON, or of another shape
+            fault = str(error)
         if fault:
-            return 400, self._error("invalid_request_error", fault)
-        return 200, self._reply(request, len(data))
-
-    def _error(self, kind: str, message: str) -> dict[str, Any]:
-        error = {"type": kind, "message": message}
-        return {"type": "error", "error": error, "request_id": f"req_{os.urandom(8).hex()}"}
-
-    def _find_fault(self, request: Any) -> str:
-        if not isinstance(request, dict) or not isinstance(request.get("model"), str):
-            return "model: a string is required"
-        if type(request.get("max_tokens")) is not int or request["max_tokens"] < 1:
-            return "max_tokens: a positive integer is required"
-        messages = request.get("messages")
-        if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
-            return "messages: a list of messages is required"
-        if messages[0].get("role") != "user" or messages[-1].get("role") != "user":
-            return "messages: the first and the last message must be the user's"
-        unmatched = [
-            fault
-            for turn, message in enumerate(messages)
-            if message.get("role") == "assistant"
-            for fault in checkpoint_demo.find_unmatched_results(messages, turn)
-        ]
-        if unmatched:
-            return str(unmatched[0])
-        if len(messages) == 1:
-            return ""
-        changed = list_differences({**request, "messages": messages[:-2]}, self._asked)
-        changed += list_differences(messages[-2], self._turn, "messages", len(messages) - 2)
-        return f"{changed[0]}: not what this session was" if changed else ""
-
-    def _reply(self, request: dict[str, Any], request_bytes: int) -> dict[str, Any]:
-        stop_reason = "end_turn"
-        if "tools" not in request:
-            content = [{"type": "text", "text": self._work_out(request["messages"][0]["content"])}]
-        elif len(request["messages"]) == 1:
-            stop_reason = "tool_use"
-            call_id = f"toolu_{os.urandom(8).hex()}"
-            call = {"type": "tool_use", "id": call_id, "name": request["tools"][0]["name"], "input": {}}
-            content = [{"type": "thinking", "thinking": "", "signature": os.urandom(24).hex()}, call]
-            self._asked, self._turn = request, {"role": "assistant", "content": content}
-        else:
-            content = [{"type": "text", "text": "The stock was read."}]
-        return {
+            return 400, _build_api_error("invalid_request_error", fault)
+        stop_reason, content = self._play(request)
+        return 200, {
             "id": f"msg_{os.urandom(8).hex()}",
             "type": "message",
             "role": "assistant",
@@ -964,21 +998,67 @@ class RehearsalModels:
             "content": content,
             "stop_reason": stop_reason,
             "stop_sequence": None,
-            "usage": {"input_tokens": request_bytes // 4, "output_tokens": len(render_json(content)) // 4},
+            "usage": {"input_tokens": len(data) // 4, "output_tokens": len(render_json(content)) // 4},
         }
 
-    def _work_out(self, prompt: str) -> str:
-        """Return the result that a model would read out of the handoff prompt."""
-        _, _, carried = prompt.partition("Checkpoint: ")
-        try:
-            checkpoint = parse_json(carried.encode())
-            return render_json(checkpoint_demo.build_result(checkpoint["completed"][0]["result"]))
-        except (JsonError, KeyError, TypeError, IndexError):
-            return "I see no checkpoint."
+    def _find_fault(self, headers: Mapping[str, str], request: Any) -> str:
+        for name, value in (("anthropic-version", API_VERSION), ("content-type", "application/json")):
+            if headers.get(name) != value:
+                return f"{name}: observed {headers.get(name)!r}, expected {value!r}"
+        if not isinstance(request, dict) or not isinstance(request.get("model"), str):
+            return "model: expected a string"
+        if type(request.get("max_tokens")) is not int or request["max_tokens"] < 1:
+            return "max_tokens: expected a positive integer"
+        messages: list[Any] = request.get("messages") or []
+        roles = [message.get("role") for message in messages]
+        if not roles or roles[0] != "user" or roles[-1] != "user":
+            return "messages: expected the user's message first and last"
+        for index, message in enumerate(messages):
+            results = messages[index + 1 : index + 2]
+            unmatched = (
+                demo.find_unmatched_results(message, results, index + 1)
+                if roles[index] == "assistant"
+                else []
+            )
+            if unmatched:
+                return str(unmatched[0])
+        if len(roles) == 1:
+            return ""
+        changed = list_differences({**request, "messages": messages[:-2]}, self._begun)
+        changed += list_differences(messages[-2], self._turn, "messages", len(roles) - 2)
+        return f"{changed[0]}: this is not the session as it was" if changed else ""
+
+    def _play(self, request: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+        """Return (stop reason, content): a tool call, an end, or the result out of a handoff prompt."""
+        if "tools" not in request:
+            return "end_turn", [{"type": "text", "text": _work_out(request["messages"][0]["content"])}]
+        if len(request["messages"]) > 1:
+            return "end_turn", [{"type": "text", "text": "The stock was read."}]
+        call_id, tool = f"toolu_{os.urandom(8).hex()}", request["tools"][0]["name"]
+        content = [
+            {"type": "thinking", "thinking": "", "signature": os.urandom(24).hex()},
+            {"type": "tool_use", "id": call_id, "name": tool, "input": {}},
+        ]
+        self._begun, self._turn = request, {"role": "assistant", "content": content}
+        return "tool_use", content
+
+
+def _build_api_error(kind: str, message: str) -> dict[str, Any]:
+    error = {"type": kind, "message": message}
+    return {"type": "error", "error": error, "request_id": f"req_{os.urandom(8).hex()}"}
+
+
+def _work_out(prompt: str) -> str:
+    """Return the answer that a model would give to a handoff prompt."""
+    try:
+        checkpoint = parse_json(prompt.partition("Checkpoint: ")[2].encode())
+        return render_json(demo.build_result(checkpoint["completed"][0]["result"]))
+    except (JsonError, KeyError, TypeError, IndexError):
+        return "There is no checkpoint to go on from."
 
 
 class RehearsalServer:
-    """A server on 127.0.0.1 that lets RehearsalModels answer, until it is closed."""
+    """RehearsalModels behind HTTP on 127.0.0.1, from construction until `close`."""
 
     def __init__(self, models: RehearsalModels) -> None:
         import http.server
@@ -988,21 +1068,24 @@ class RehearsalServer:
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers.get("content-length", 0)))
-                headers = {name.lower(): value for name, value in self.headers.items()}
-                status, reply = models.answer(headers, data)
-                body = render_json(reply).encode()
+                status, reply = models.answer(
+                    {name.lower(): value for name, value in self.headers.items()}, data
+                )
+                body = encode_json(reply)
                 self.send_response(status)
                 self.send_header("content-type", "application/json")
                 self.send_header("content-length", str(len(body)))
-                self.send_header("request-id", reply.get("request_id", f"req_{reply.get('id', '')}"))
+                self.send_header("request-id", reply.get("request_id", f"req_{os.urandom(8).hex()}"))
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, format: str, *args: Any) -> None:
-                pass
+            def log_message(self, *_: Any) -> None:
+                pass  # the terminal is not the server's
 
+        # HTTPServer would look up the machine's name, which can take seconds without a network.
         self._server = socketserver.TCPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1/messages"
+        self._address = ("127.0.0.1", self._server.socket.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self._address[1]}/v1/messages"
         self._closing = False
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -1012,11 +1095,11 @@ class RehearsalServer:
             self._server.handle_request()
 
     def close(self) -> None:
-        """Stop serving; returns at once, where serve_forever's own shutdown would wait."""
+        """Stop serving, at once: serve_forever's own shutdown would wait for its next poll."""
         import socket
 
         self._closing = True
-        socket.create_connection(self._server.server_address[:2]).close()  # wakes the thread
+        socket.create_connection(self._address).close()
         self._thread.join()
         self._server.server_close()
 
@@ -1027,35 +1110,42 @@ class RehearsalServer:
 def parse_ledger(data: bytes) -> tuple[list[dict[str, Any]], list[Finding], bool]:
     """Return (records, findings, cut) of a ledger's bytes.
 
-    Each line must be the very bytes that the program writes for its value, and name the digest of
-    the line before. Reading stops at the first line that is no record. A last line without its
+    Each line must be the very bytes that this program writes for its value, and name the digest of
+    the line before. Reading stops at the first line that is no such record. A last line without its
     newline is left out, and `cut` says so. Pure.
     """
     *lines, rest = data.split(b"\n")
     records: list[dict[str, Any]] = []
+    findings: list[Finding] = []
     prev_sha256 = "0" * 64
     for number, line in enumerate(lines, 1):
-        place = f"{LEDGER} line {number}"
         try:
             record = parse_json(line)
+            fields = [record.get(field) for field in ("time", "operation_id", "state")]
+            if not all(isinstance(field, str) for field in fields) or encode_json(record) != line:
+                findings = [Finding("$", "not as this program writes a record")]
+            else:
+                findings = list_differences(record.get("prev_sha256", MISSING), prev_sha256, "prev_sha256")
         except JsonError as error:
-            return records, [Finding(place, str(error))], bool(rest)
-        texts = [record.get(field) for field in ("time", "operation_id", "state")] if isinstance(record, dict) else [0]
-        if not all(isinstance(text, str) for text in texts) or encode_json(record) != line:
-            return records, [Finding(place, "not as this program writes a record")], bool(rest)
-        findings = list_differences(record.get("prev_sha256", MISSING), prev_sha256, "prev_sha256")
+            findings = [Finding(error.place, error.reason)]
+        except AttributeError:
+            findings = [Finding("$", f"observed {describe(record)}, expected a record")]
         if findings:
-            return records, [Finding(f"{place} {findings[0].path}", findings[0].message)], bool(rest)
-        prev_sha256 = digest_bytes(line)
+            return (
+                records,
+                [Finding(f"{LEDGER} line {number} {findings[0].path}", findings[0].message)],
+                bool(rest),
+            )
         records.append(record)
+        prev_sha256 = digest_bytes(line)
     return records, [], bool(rest)
 
 
 class Inspector:
-    """A run's evidence as it is read again: every call is compared with what was written.
+    """A run's evidence as it is read again: each call is compared with what the run has left.
 
-    `checks` says what held, `findings` what did not, `notes` what is worth knowing. Nothing is
-    believed but what only the run could see: times, HTTP statuses, request ids, and what broke.
+    `checks` says what held, `findings` what did not, `notes` what is worth knowing. Only what nobody
+    can work out again is taken from the ledger: times, HTTP statuses, request ids, what broke.
     """
 
     def __init__(self, folder: str) -> None:
@@ -1063,13 +1153,13 @@ class Inspector:
         self.checks: list[str] = []
         self.findings: list[Finding] = []
         self.notes: list[str] = []
-        self.records: list[dict[str, Any]] = []  # as they must be, up to where the course has come
         self.files = {name: self._read(name) for name in (*FILES, SUMS)}
-        self.due = {LEDGER}  # the files that the course has come to
         self.ledger, findings, cut = parse_ledger(self.files[LEDGER] or b"")
         self.findings += findings
         if cut:
-            self.notes.append(f"{LEDGER}: the last line was cut while it was written, and is left out")
+            self.notes.append(f"{LEDGER}: its last line was cut while it was written, and is left out")
+        self.records: list[dict[str, Any]] = []  # what the ledger must say, up to where the course has come
+        self._due = {LEDGER}  # the files that the course has come to
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -1078,415 +1168,378 @@ class Inspector:
             self.findings.append(Finding(name, str(error)))
             return None
 
-    def _next(self) -> dict[str, Any]:
-        if len(self.records) == len(self.ledger):
-            raise EvidenceEnds
-        return self.ledger[len(self.records)]
+    def read_plan(self) -> Plan:
+        """Return the plan that the ledger's first record tells of."""
+        if not self.ledger:
+            raise EvidenceBroken if self.findings else EvidenceEnds
+        facts = self._take_facts(self.ledger[0], PLAN_FACTS)
+        if len(facts) < len(PLAN_FACTS):
+            self._reject("the record that a run begins with is not whole")
+        return Plan(demo.STOCK, facts)
 
     def write(self, name: str, data: bytes) -> None:
-        """Compare a file with what the run must have written there."""
-        self.due.add(name)
+        """Compare a file with what the run must have written."""
+        self._due.add(name)
         stored = self.files[name]
         if stored == data:
-            self.checks.append(f"{name} is what this run must have written")
+            self.checks.append(
+                f"{name} {'was judged again' if 'response' in name else 'was built again, byte for byte'}"
+            )
             return
         if stored is None and len(self.records) == len(self.ledger):
             raise EvidenceEnds
         try:
             differences = list_differences(parse_json(stored or b""), parse_json(data))
         except JsonError:
-            differences = [] if stored is not None else [Finding("$", "the file is missing")]
-        first = differences[0] if differences else Finding("$", "other bytes than the run must have written")
-        self.findings.append(Finding(f"{name} {first.path}", first.message))
+            differences = []
+        default = Finding(
+            "$", "the file is missing" if stored is None else "other bytes than the run must have written"
+        )
+        for finding in differences or [default]:
+            self.findings.append(Finding(f"{name} {finding.path}", finding.message))
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Compare the ledger's next line with what the run must have recorded."""
         observed = self._next()
-        if observed["operation_id"] == RUN != operation_id and observed["state"] in (FAILED, UNCLEAR):
-            raise self._closed_early(observed)
-        place = f"{LEDGER} line {len(self.records) + 1}"
+        if operation_id != RUN and observed["operation_id"] == RUN:
+            raise self._end_early(observed)
         own = {field: observed.get(field) for field in ("time", "prev_sha256")}
         expected = {"operation_id": operation_id, "state": state, **facts, **own}
         for finding in list_differences(observed, expected):
-            self.findings.append(Finding(f"{place} {finding.path}", finding.message))
+            self.findings.append(Finding(f"{self._line()} {finding.path}", finding.message))
         if (observed["operation_id"], observed["state"]) != (operation_id, state):
-            raise EvidenceBroken(place)
-        self.records.append({"time": observed["time"], "operation_id": operation_id, "state": state, **facts})
+            raise EvidenceBroken
+        self.records.append(expected)
 
     def send(self, step: Step, data: bytes) -> Outcome:
-        """Return the outcome that the ledger and the stored reply tell of."""
+        """Return the outcome that the ledger's next line and the stored reply tell of."""
         observed = self._next()
         if observed["operation_id"] == RUN:
-            raise self._closed_early(observed)
-        facts = {field: observed[field] for field in Outcome.FIELDS if field in observed}
-        for field, value in facts.items():
-            if type(value) is not Outcome.FIELDS[field]:
-                self.findings.append(Finding(f"{LEDGER} line {len(self.records) + 1} {field}", describe(value)))
-                raise EvidenceBroken(field)
-        body = self.files[f"{step.number}-response.json"] if "response_sha256" in observed else None
-        return Outcome(body, **facts)
-
-    def _closed_early(self, observed: dict[str, Any]) -> RunEnded:
-        """Return how a run says that it ended between two records: interrupted, or unable to write."""
-        lost = bool(self.records) and self.records[-1]["state"] == IN_FLIGHT
-        why = observed.get("why")
-        return RunEnded(
-            UNCLEAR if lost else FAILED, why if isinstance(why, str) else "", EXIT_UNCLEAR if lost else EXIT_FAILED
+            raise self._end_early(observed)
+        facts = self._take_facts(observed, OUTCOME_FACTS)
+        return Outcome(
+            self.files[f"{step.number}-response.json"] if "response_sha256" in observed else None, **facts
         )
 
-
     def check_leftovers(self, closed: bool) -> None:
-        """Find records behind the run's last one, and files that the course did not come to.
+        """Find records behind the run's last one, and files that its course does not come to.
 
-        The reply to a request that is unclear may lie there without a record: it is only noted.
+        The reply to an unclear request may have been named before the record of it failed.
         """
         if closed and len(self.records) < len(self.ledger):
-            place = f"{LEDGER} line {len(self.records) + 1}"
-            self.findings.append(Finding(place, "a record behind the run's last one"))
+            self.findings.append(Finding(self._line(), "a record behind the run's last one"))
+        if closed:
+            self._due.add(SUMS)
+            self.write(SUMS, render_sums({name: self.files[name] for name in FILES}))
         states = {record["operation_id"]: record["state"] for record in self.records}
-        unclear = [f"{step.number}-response.json" for step in STEPS if states.get(step.operation_id) in (IN_FLIGHT, UNCLEAR)]
         for name in (*FILES, SUMS):
-            if self.files[name] is None or name in self.due or (closed and name == SUMS) or self.findings:
-                continue
-            if name in unclear:
+            unclear = [
+                f"{step.number}-response.json"
+                for step in STEPS
+                if states.get(step.operation_id) in (IN_FLIGHT, UNCLEAR)
+            ]
+            if self.files[name] is not None and name in unclear and name not in self._due:
                 self.notes.append(f"{name} is there, but no record vouches for it")
-            else:
-                self.findings.append(Finding(name, "there, though the records do not come to it"))
+            elif self.files[name] is not None and name not in self._due:
+                self.findings.append(Finding(name, "it is there, but the records do not come to it"))
+
+    def _next(self) -> dict[str, Any]:
+        if len(self.records) == len(self.ledger):
+            raise EvidenceEnds
+        return self.ledger[len(self.records)]
+
+    def _line(self) -> str:
+        return f"{LEDGER} line {len(self.records) + 1}"
+
+    def _reject(self, message: str) -> NoReturn:
+        self.findings.append(Finding(self._line(), message))
+        raise EvidenceBroken
+
+    def _take_facts(self, record: dict[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
+        """Return the fields of a record that only the run could know, each of its kind."""
+        facts = {name: record[name] for name in kinds if name in record}
+        for name, fact in facts.items():
+            if type(fact) is not kinds[name]:
+                self._reject(f"{name}: observed {describe(fact)}, expected another kind of value")
+        return facts
+
+    def _end_early(self, observed: dict[str, Any]) -> RunEnded:
+        """Return the end that a run records when it was interrupted, or could not write."""
+        why = observed.get("why")
+        if observed["state"] not in (FAILED, UNCLEAR) or not isinstance(why, str):
+            self._reject("not how a run ends early")
+        state, code = (UNCLEAR, EXIT_UNCLEAR) if is_unclear(self.records) else (FAILED, EXIT_FAILED)
+        return RunEnded(state, why, code)
 
 
 def inspect_run(folder: str) -> tuple[Inspector, int, str]:
     """Return (inspector, exit code, verdict) for an evidence folder, from its files alone.
 
-    1. Read every file; follow no link. 2. Check the ledger's lines and their chain. 3. Go through
-    the run again, and compare each file and record. 4. Nothing may be left over. 5. Check SHA256SUMS.
-    Raises UnreadableError for what cannot be read or is no run's folder.
+    1. Read every file, follow no link. 2. Check each line of the ledger and their chain. 3. Go
+    through the run again, comparing every file and record. 4. Check that nothing is left over, and
+    SHA256SUMS. Raises UnreadableError for what cannot be read, or is no run's folder.
     """
     # 1. and 2.
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise UnreadableError(folder, error.strerror or str(error), "name a run's folder") from error
-    inspector = Inspector(folder)
-    if LEDGER not in names and not set(names) & {*FILES, SUMS} and any(not n.endswith(".part") for n in names):
+    strangers = [name for name in names if name not in (*FILES, SUMS)]
+    if (
+        LEDGER not in names
+        and len(strangers) == len(names)
+        and not all(name.endswith(".part") for name in names)
+    ):
         raise UnreadableError(folder, f"it holds no {LEDGER}", "name a run's folder")
-    inspector.notes += [f"{show(name)} is not part of a run" for name in names if name not in (*FILES, SUMS)]
-    # 3.
-    code, verdict, closed = EXIT_FAILED, "", False
+    inspector = Inspector(folder)
+    inspector.notes += [f"{show(name)} is no file of a run" for name in strangers]
+    # 3. and 4.
+    code, verdict = EXIT_REJECTED, "the evidence does not hold"
     try:
-        plan = _read_plan(inspector)
-        code, verdict = carry_out(inspector, plan)
-        closed = True
+        code, verdict = carry_out(inspector, inspector.read_plan())
+        inspector.check_leftovers(closed=True)
     except EvidenceEnds:
-        lost = bool(inspector.records) and inspector.records[-1]["state"] == IN_FLIGHT
-        code = EXIT_UNCLEAR if lost else EXIT_FAILED
-        state = "a request in flight" if lost else "nothing in flight"
-        verdict = f"the run was ended before it closed, with {state}"
+        unclear = is_unclear(inspector.records)
+        code = EXIT_UNCLEAR if unclear else EXIT_FAILED
+        verdict = (
+            f"the run was ended before it closed, with {'a request' if unclear else 'nothing'} in flight"
+        )
+        inspector.check_leftovers(closed=False)
     except EvidenceBroken:
         pass
-    # 4.
-    inspector.check_leftovers(closed)
-    # 5.
-    if closed:
-        sums = render_sums({name: inspector.files[name] for name in FILES})
-        if inspector.files[SUMS] is None:
-            inspector.findings.append(Finding(SUMS, "missing, though the run was closed"))
-        elif inspector.files[SUMS] != sums:
-            inspector.findings.append(Finding(SUMS, "not the digests of the files that are here"))
-        else:
-            inspector.checks.append(f"{SUMS} holds the digests of all files")
     if inspector.findings:
         return inspector, EXIT_REJECTED, "the evidence does not hold"
     return inspector, code, verdict
 
 
-def _read_plan(inspector: Inspector) -> Plan:
-    if not inspector.ledger:
-        raise EvidenceEnds if not inspector.findings else EvidenceBroken
-    first = inspector.ledger[0]
-    facts = {field: first.get(field) for field in Plan.FIELDS}
-    if any(type(facts[field]) is not kind for field, kind in Plan.FIELDS.items()):
-        inspector.findings.append(Finding(f"{LEDGER} line 1", "not the record that a run begins with"))
-        raise EvidenceBroken
-    return Plan(**facts, rows=checkpoint_demo.STOCK)
-
-
 # --- What a person sees of a run ---------------------------------------------
-
-_NEXT_STEPS = {
-    EXIT_REJECTED: "read the evidence; a new run needs a new folder, see --out",
-    EXIT_FAILED: "mend the cause, then start a new run in a new folder, see --out",
-    EXIT_UNCLEAR: (
-        "it may have been processed and billed: look it up at the provider (usage page, request id)"
-        " before anything is sent again"
-    ),
-    EXIT_INTERRUPTED: "start a new run in a new folder, see --out",
-}
 
 
 def render_table(records: list[dict[str, Any]]) -> str:
     """Return a run's requests as a table of at most 80 columns, from its ledger's records. Pure."""
-    lines = [("request", "model", "state", "tokens", "s", "cost")]
+    table = [("request", "model", "state", "tokens", "s", "cost")]
     for step in STEPS:
-        own = [record for record in records if record["operation_id"] == step.operation_id]
-        last = own[-1] if own else {}
-        asked = records[0].get("receiver" if step is HANDOFF else "sender") if records else None
-        usage = last.get("usage")
-        tokens = [usage.get(field, "?") for field in ("input_tokens", "output_tokens")] if isinstance(usage, dict) else []
-        elapsed = last.get("elapsed_milliseconds")
-        lines.append(
+        last = next(
+            (record for record in reversed(records) if record["operation_id"] == step.operation_id), {}
+        )
+        usage, elapsed = last.get("usage"), last.get("elapsed_milliseconds")
+        tokens = [str(usage.get(field, "?")) for field in _TOKEN_FIELDS] if isinstance(usage, dict) else ["-"]
+        table.append(
             (
                 step.operation_id,
-                shorten(str(asked).rpartition("/")[2], 20),
+                str(records[0].get(step.asks)).rpartition("/")[2][:20] if records else "-",
                 str(last.get("state", "not planned")).replace("_", " "),
-                "/".join(map(str, tokens)) or "-",
+                "/".join(tokens),
                 f"{elapsed / 1_000:.1f}" if isinstance(elapsed, int) else "-",
                 str(last.get("cost_usd", "-")),
             )
         )
-    total = str(records[-1].get("cost_usd", "-")) if records else "-"
-    lines.append(("together", "", "", "", "", total))
-    return "\n".join(f"{a:20} {b:20} {c:11} {d:>9} {e:>5} {f:>9}".rstrip() for a, b, c, d, e, f in lines)
+    table.append(("together", "", "", "", "", str(records[-1].get("cost_usd", "-")) if records else "-"))
+    return "\n".join(f"{a:20} {b:20} {c:11} {d:>10} {e:>5} {f:>9}".rstrip() for a, b, c, d, e, f in table)
 
 
-def _list_model_changes(records: list[dict[str, Any]]) -> list[str]:
-    """Return a line for each reply whose model is not the one that was asked for."""
+def list_model_warnings(records: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each reply that came from another model than the one asked. Pure."""
     lines = []
     for step in STEPS:
-        asked = records[0].get("receiver" if step is HANDOFF else "sender") if records else None
         for record in records:
-            if record["operation_id"] == step.operation_id and record["state"] == CONFIRMED:
-                answered = record.get("model", MISSING)
-                if answered != asked:
-                    lines.append(f"warning: {step.operation_id} was answered by {describe(answered)}, asked was {asked}")
+            if (record["operation_id"], record["state"]) == (step.operation_id, CONFIRMED):
+                asked, answered = records[0].get(step.asks), record.get("model", MISSING)
+                if asked != answered:
+                    lines.append(
+                        f"warning: {step.operation_id} asked {describe(asked)}, {describe(answered)} answered"
+                    )
     return lines
-
-
-def _conclude(terminal: Terminal, recorder: Recorder, code: int, verdict: str) -> int:
-    """Close the evidence, show the table and the verdict; return the exit code or raise RunError."""
-    try:
-        recorder.close()
-    except EvidenceError as error:
-        code, verdict = (EXIT_FAILED, f"{verdict}, but {error}") if code == EXIT_DONE else (code, verdict)
-    for line in _list_model_changes(recorder.records):
-        terminal.talk(line, "yellow")
-    terminal.result(render_table(recorder.records))
-    if code != EXIT_DONE:
-        raise _build_run_error(code, verdict, recorder.folder)
-    terminal.result(verdict, "green")
-    return code
-
-
-def _build_run_error(code: int, why: str, folder: str) -> RunError:
-    words = {EXIT_REJECTED: "rejected", EXIT_UNCLEAR: "unclear", EXIT_INTERRUPTED: "interrupted"}
-    what = f"the run in {show(folder)}"
-    return RunError(words.get(code, "failed"), what, why, _NEXT_STEPS[code], code)
 
 
 # --- Command line ------------------------------------------------------------
 
 
-def check_endpoint(url: str) -> None:
-    """Raise RefusedError unless a key may be sent to the URL: https, or http on loopback."""
-    import ipaddress
-    import urllib.parse
-
-    def refuse(why: str) -> RefusedError:
-        return RefusedError(f"the endpoint {show(url)}", why, "name an https URL, or http on 127.0.0.1 or localhost")
-
-    try:
-        parts = urllib.parse.urlsplit(url)
-        host, _ = parts.hostname or "", parts.port
-        host.encode("idna")
-    except ValueError as error:  # a UnicodeError is one
-        raise refuse("it is no URL") from error
-    if not re.fullmatch("[!-~]+", url) or "\\" in url or not host:
-        raise refuse("it is no URL with a host, in printable ASCII")
-    if parts.username is not None or parts.password is not None or parts.fragment:
-        raise refuse("a user name, a password or a fragment stands in it")
-    if parts.scheme == "https":
-        return
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = False
-    if parts.scheme != "http" or not loopback:
-        raise refuse("the key would go over the network unencrypted")
-
-
-def read_key(variable: str) -> Key:
-    """Return the key that an environment variable holds, or raise RefusedError; it is never shown."""
-    value = os.environ.get(variable)
-    then = f"set it with: export {show(variable)}=..."
-    if not value:
-        raise RefusedError(f"no key in {show(variable)}", "the environment variable is not set, or empty", then)
-    if not re.fullmatch("[!-~]{16,}", value):
-        why = "a key is 16 or more printable ASCII characters without spaces"
-        raise RefusedError(f"the key in {show(variable)}", why, then)
-    return Key(value)
-
-
-def _model_id(text: str) -> str:
-    import argparse
-
-    if not re.fullmatch("[!-~]{1,200}", text):
-        raise argparse.ArgumentTypeError(f"expected a model id in printable ASCII, observed {text!r}")
-    return text
-
-
-def _build_parser(terminal: Terminal) -> checkpoint_demo.Parser:
-    positive_int = checkpoint_demo.positive_int
-    parser = checkpoint_demo.Parser(
-        terminal, "", "Without a mode: check this program, and rehearse a whole run on loopback in a temporary folder."
-    )
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--rehearse", action="store_true", help="rehearse on loopback, and keep the folder")
-    mode.add_argument("--live", action="store_true", help="send up to three paid requests")
-    mode.add_argument("--inspect", metavar="DIR", help="judge a run again from its files alone")
-    parser.add_argument("--out", metavar="DIR", help="the run's folder (default: handoff-run or handoff-rehearsal)")
-    parser.add_argument("--endpoint", metavar="URL", help=f"with --live (default: {ENDPOINT})")
-    parser.add_argument("--key-env", metavar="NAME", help=f"where the key is (default: {KEY_ENVIRONMENT})")
-    parser.add_argument("--sender", metavar="MODEL", type=_model_id, help=f"default: {SENDER_MODEL}")
-    parser.add_argument(
-        "--receiver", metavar="MODEL", type=_model_id, help=f"default: {checkpoint_demo.RECEIVER_MODEL}"
-    )
-    parser.add_argument("--max-tokens", metavar="N", type=positive_int, help="a reply's limit (default: 4096)")
-    parser.add_argument("--timeout", metavar="SECONDS", type=positive_int, help="a request's limit (default: 180)")
-    parser.add_argument("--json", action="store_true", help="with --inspect: print one machine-readable object")
-    return parser
-
-
-def _check_options(options: Any) -> None:
-    """Raise UsageError for an option that its mode does not know, instead of ignoring it."""
-    limits = {"sender", "receiver", "max_tokens", "timeout"}
-    if options.inspect is not None:
-        mode, known = "--inspect", {"json"}
-    elif options.live:
-        mode, known = "--live", {"out", "endpoint", "key_env", *limits}
-    else:
-        mode, known = "a rehearsal", {*limits, *(["out"] if options.rehearse else [])}
-    for name, value in vars(options).items():
-        if value not in (None, False) and name not in {"rehearse", "live", "inspect", *known}:
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} does not go with {mode}", "it would have no effect", "leave it out")
-
-
-def _build_plan(options: Any, endpoint: str, rehearsal: bool) -> Plan:
-    return Plan(
-        endpoint,
-        options.sender or SENDER_MODEL,
-        options.receiver or checkpoint_demo.RECEIVER_MODEL,
-        options.max_tokens or checkpoint_demo.MAX_TOKENS,
-        options.timeout or TIMEOUT_SECONDS,
-        rehearsal,
-        checkpoint_demo.STOCK,
-    )
-
-
 def _perform(terminal: Terminal, plan: Plan, key: Key, folder: str) -> int:
-    """Do a run, live or rehearsed, in a new folder; nothing ends it but its own course."""
-    terminal.redact = key.remove_from_text
-    terminal.holding = True
+    """Do a run, live or rehearsed, in a new folder; show its table and its verdict."""
 
     def wait(passed: float) -> str | None:
         terminal.progress(f"  waiting, {passed:.0f} s")
         return "interrupted by Ctrl-C" if terminal.interrupted else None
 
     def send(data: bytes) -> Outcome:
-        return send_request(plan.endpoint, key, data, plan.timeout_seconds, wait)
+        return send_request(plan.facts["endpoint"], key, data, plan.facts["timeout_seconds"], wait)
 
-    folder = folder.rstrip(os.sep) or folder
+    terminal.redact, terminal.holding = key.remove_from_text, True
     try:
         recorder = Recorder(folder, key, send, terminal)
         code, verdict = carry_out(recorder, plan)
-    except EvidenceError as error:
-        raise _build_run_error(EXIT_FAILED, str(error), folder) from error
-    return _conclude(terminal, recorder, code, verdict)
+    except EvidenceError as error:  # not even the ledger could be begun
+        raise RunError(EXIT_FAILED, folder, str(error)) from error
+    try:
+        recorder.close()
+    except (EvidenceError, EvidenceBroken) as error:
+        code, verdict = code or EXIT_FAILED, f"{verdict}; then {error}"
+    terminal.holding = False
+    for line in list_model_warnings(recorder.records):
+        terminal.talk(line, "yellow")
+    terminal.result(render_table(recorder.records))
+    if code != EXIT_DONE:
+        raise RunError(code, folder, verdict)
+    terminal.result(verdict, "green")
+    return code
 
 
-def _cmd_live(terminal: Terminal, options: Any) -> int:
+def _run_live(terminal: Terminal, options: Any) -> int:
     plan = _build_plan(options, options.endpoint or ENDPOINT, rehearsal=False)
     folder = options.out or "handoff-run"
-    check_endpoint(plan.endpoint)
+    check_endpoint(plan.facts["endpoint"])
     key = read_key(options.key_env or KEY_ENVIRONMENT)
-    if any(key.value in text for text in (plan.endpoint, plan.sender, plan.receiver, folder)):
-        raise RefusedError("the key stands in another option", "it would be written down", "leave it out there")
-    if os.path.lexists(folder.rstrip(os.sep) or folder):
-        Recorder.refuse_existing(folder)
-    terminal.talk("this run sends up to three paid requests, and repeats none:")
-    terminal.talk(f"  endpoint  {show(plan.endpoint)}")
-    terminal.talk(f"  sender    {plan.sender} (two requests)")
-    terminal.talk(f"  receiver  {plan.receiver} (one request)")
-    terminal.talk(f"  folder    {show(folder)}")
+    if any(key.value in text for text in (plan.facts["endpoint"], *plan.models.values(), folder)):
+        raise RefusedError(
+            "the key stands in another option", "it would be written down", "leave it out there"
+        )
+    if os.path.lexists(folder):
+        raise build_exists_error(folder)
     ceiling = render_usd(estimate_ceiling(plan))
-    terminal.talk(f"  cost      at most {ceiling} dollars, for planning: no guarantee")
+    terminal.talk(
+        "up to three paid requests, none of them ever repeated:\n"
+        f"  endpoint  {show(plan.facts['endpoint'])}\n"
+        f"  sender    {plan.models['sender']} (two requests)\n"
+        f"  receiver  {plan.models['receiver']} (one request)\n"
+        f"  folder    {show(folder)}\n"
+        f"  cost      at most {ceiling} dollars, a ceiling for planning and no guarantee"
+    )
     return _perform(terminal, plan, key, folder)
 
 
-def _rehearse(terminal: Terminal, options: Any, folder: str) -> int:
+def _run_rehearsal(terminal: Terminal, options: Any, folder: str) -> int:
     key = Key(f"rehearsal-{os.urandom(16).hex()}")
     server = RehearsalServer(RehearsalModels(key.value))
     try:
-        plan = _build_plan(options, server.url, rehearsal=True)
         terminal.talk(f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid")
-        return _perform(terminal, plan, key, folder)
+        return _perform(terminal, _build_plan(options, server.url, rehearsal=True), key, folder)
     finally:
         server.close()
 
 
-def _cmd_prove(terminal: Terminal, options: Any) -> int:
-    """Check this program, rehearse in a temporary folder, and inspect what that left."""
+def _run_checks(terminal: Terminal, options: Any) -> int:
+    """Check this program, rehearse in a temporary folder, and inspect what that left there."""
     import tempfile
 
-    checks = [passed for _, _, passed in checkpoint_demo.run_self_test()]
-    terminal.result(f"local checks: {sum(checks)} passed, {len(checks) - sum(checks)} failed")
+    failed = [check for _, check, passed in demo.run_self_test() if not passed]
+    terminal.result(f"local checks: {f'{len(failed)} failed, see self-test' if failed else 'all passed'}")
     with tempfile.TemporaryDirectory() as folder:
         run = os.path.join(folder, "run")
-        code = _rehearse(terminal, options, run)
-        return max(_cmd_inspect(terminal, run, as_json=False), code, EXIT_REJECTED if not all(checks) else EXIT_DONE)
+        _run_rehearsal(terminal, options, run)
+        _, code, verdict = inspect_run(run)
+    terminal.result(f"inspected: {verdict if code else 'every file and record holds'}")
+    return code or (EXIT_REJECTED if failed else EXIT_DONE)
 
 
-def _cmd_inspect(terminal: Terminal, folder: str, as_json: bool) -> int:
-    inspector, code, verdict = inspect_run(folder)
-    if as_json:
-        found = [{"path": finding.path, "message": finding.message} for finding in inspector.findings]
-        report = {"verdict": verdict, "exit_code": code, "findings": found}
-        terminal.result(render_json({**report, "checks": inspector.checks, "notes": inspector.notes}, 2))
+def _run_inspection(terminal: Terminal, options: Any) -> int:
+    inspector, code, verdict = inspect_run(options.inspect)
+    if options.json:
+        findings = [{"path": finding.path, "message": finding.message} for finding in inspector.findings]
+        report = {"verdict": verdict, "exit_code": code, "findings": findings, "notes": inspector.notes}
+        terminal.result(render_json({**report, "checks": inspector.checks, "records": inspector.ledger}, 2))
         return code
-    terminal.result(render_table(inspector.ledger))
-    for check in inspector.checks:
-        terminal.result(f"ok: {check}")
-    for note in inspector.notes:
-        terminal.talk(f"note: {note}")
+    terminal.result(
+        "\n".join([render_table(inspector.ledger), *(f"ok: {check}" for check in inspector.checks)])
+    )
+    for line in (*list_model_warnings(inspector.ledger), *(f"note: {note}" for note in inspector.notes)):
+        terminal.talk(line, "yellow")
     for finding in inspector.findings:
-        terminal.talk(str(finding))
-    terminal.result("this shows that the files agree with each other; not who wrote them, nor when")
+        terminal.talk(str(finding), "red")
     if code != EXIT_DONE:
-        raise _build_run_error(code, verdict, folder)
+        raise RunError(code, options.inspect, verdict)
+    terminal.result("the files agree with each other, which does not show who wrote them, or when")
     terminal.result(verdict, "green")
     return code
+
+
+def _build_plan(options: Any, endpoint: str, rehearsal: bool) -> Plan:
+    facts = {
+        "endpoint": endpoint,
+        "sender": options.sender or SENDER_MODEL,
+        "receiver": options.receiver or demo.RECEIVER_MODEL,
+        "max_tokens": options.max_tokens or demo.MAX_TOKENS,
+        "timeout_seconds": options.timeout or TIMEOUT_SECONDS,
+        "rehearsal": rehearsal,
+    }
+    return Plan(demo.STOCK, facts)
+
+
+def _build_parser(terminal: Terminal) -> demo.Parser:
+    about = "Without a mode: check this program, and rehearse a whole run in a temporary folder."
+    parser = demo.Parser(terminal, "", about)
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument(
+        "--rehearse", action="store_true", help="do a run against a server on loopback, keep the folder"
+    )
+    mode.add_argument("--live", action="store_true", help="do a run: up to three paid requests")
+    mode.add_argument("--inspect", metavar="DIR", help="judge a run again from its files alone")
+    default = "(default: %s)"
+    parser.add_argument("--out", metavar="DIR", help=default % "handoff-run, or handoff-rehearsal")
+    parser.add_argument("--endpoint", metavar="URL", help=default % ENDPOINT)
+    parser.add_argument(
+        "--key-env", metavar="NAME", help=f"the variable that holds the key {default % KEY_ENVIRONMENT}"
+    )
+    parser.add_argument("--sender", metavar="MODEL", type=_model_id, help=default % SENDER_MODEL)
+    parser.add_argument("--receiver", metavar="MODEL", type=_model_id, help=default % demo.RECEIVER_MODEL)
+    parser.add_argument("--max-tokens", metavar="N", type=demo.positive_int, help=default % demo.MAX_TOKENS)
+    parser.add_argument(
+        "--timeout", metavar="SECONDS", type=demo.positive_int, help=default % TIMEOUT_SECONDS
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="with --inspect: print one machine-readable object"
+    )
+    return parser
+
+
+def _model_id(text: str) -> str:
+    if not re.fullmatch("[!-~]{1,200}", text):
+        raise UsageError(
+            f"{text!r} is no model id", "it must be printable ASCII without spaces", "see --help"
+        )
+    return text
+
+
+def _check_options(options: Any) -> None:
+    """Raise UsageError for an option that has no effect in its mode."""
+    limits = ("sender", "receiver", "max_tokens", "timeout")
+    if options.inspect is not None:
+        mode, known = "--inspect", ["json"]
+    elif options.live:
+        mode, known = "--live", ["out", "endpoint", "key_env", *limits]
+    else:
+        mode, known = ("--rehearse", ["out", *limits]) if options.rehearse else ("no mode", [*limits])
+    for name, value in vars(options).items():
+        if value not in (None, False) and name not in ("rehearse", "live", "inspect", *known):
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{option} does not go with {mode}", "it would have no effect", "leave it out")
+    if options.out is not None:
+        options.out = options.out.rstrip(os.sep) or options.out
+        if not options.out:
+            raise UsageError("--out names no folder", "it is empty", "name one")
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
     try:
         options = _build_parser(terminal).parse_args(arguments)
-    except checkpoint_demo.HelpShown:
+    except demo.HelpShown:
         return EXIT_DONE
     _check_options(options)
     if options.inspect is not None:
-        return _cmd_inspect(terminal, options.inspect, options.json)
+        return _run_inspection(terminal, options)
     if options.live:
-        return _cmd_live(terminal, options)
+        return _run_live(terminal, options)
     if options.rehearse:
-        return _rehearse(terminal, options, options.out or "handoff-rehearsal")
-    return _cmd_prove(terminal, options)
+        return _run_rehearsal(terminal, options, options.out or "handoff-rehearsal")
+    return _run_checks(terminal, options)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one mode; `argv` is what follows the program's name (default: sys.argv's). Returns its exit code."""
+    """Run one mode and return its exit code; `argv` is what follows the program's name."""
     arguments = sys.argv[1:] if argv is None else argv
-    return checkpoint_demo.run_command("run_handoff.py", lambda terminal: _run(terminal, arguments))
+    return demo.run_command("run_handoff.py", lambda terminal: _run(terminal, arguments))
 
 
 if __name__ == "__main__":
-    checkpoint_demo.open_missing_descriptors()
+    demo.open_missing_descriptors()
     sys.exit(main())
