@@ -8,7 +8,7 @@
     accepted: 3 rows, total shortage 7
     $ python3 checkpoint_demo.py validate wrong.json
     rows[1].shortage: observed the string "0", expected the integer 0
-    rejected: wrong.json, 1 finding
+    rejected: 1 finding
 
 The application builds the record from what its tools really returned; no model is asked to confirm
 its own work. Everything is judged against the trusted source, never against what a file claims.
@@ -75,8 +75,8 @@ class UnreadableError(HandoffError):
 
     verdict = "unreadable"
 
-    def __init__(self, path: str, why: str, then: str = "name a file that you can read") -> None:
-        super().__init__(show(path), why, then)
+    def __init__(self, path: str, fault: str, then: str = "name a file that you can read") -> None:
+        super().__init__(f"{show(path)}: {fault}", "only what was read whole is judged", then)
 
 
 class UnwritableError(HandoffError):
@@ -85,8 +85,11 @@ class UnwritableError(HandoffError):
     verdict = "cannot write"
 
     def __init__(self, path: str, error: OSError) -> None:
-        why = f"{error.strerror or error}; nothing was left half-written"
-        super().__init__(show(path), why, "free some space, or name a folder that you can write to")
+        super().__init__(
+            f"{show(path)}: {error.strerror or error}",
+            "a file is written whole or not at all, and nothing was left behind",
+            "make room, or name a place that you can write to",
+        )
 
 
 class RefusedError(HandoffError):

@@ -90,26 +90,31 @@ class EvidenceBroken(Exception):
     """The evidence is not what any run leaves; what follows in it cannot be judged."""
 
 
-# What a person is told of a run without an accepted answer: (verdict, what to do next).
+_NEW_RUN = "start a new run in a new folder, see --out"
+# What a person is told of a run without an accepted answer: (verdict, why, what to do next).
 _ENDS = {
-    EXIT_REJECTED: ("rejected", "read the evidence, then start a new run in a new folder, see --out"),
-    EXIT_FAILED: ("failed", "mend the cause, then start a new run in a new folder, see --out"),
+    EXIT_REJECTED: ("rejected", "only what was proved is accepted", f"read the evidence, then {_NEW_RUN}"),
+    EXIT_FAILED: (
+        "failed",
+        "a run that cannot go on is ended, never repeated",
+        f"mend the cause, then {_NEW_RUN}",
+    ),
     EXIT_UNCLEAR: (
         "unclear",
-        "look up at the provider (usage page, request id) whether it was processed and billed;"
-        " only then start a new run in a new folder, see --out",
+        "a request that may have been processed may have been billed",
+        f"look it up at the provider (usage page, request id); only then {_NEW_RUN}",
     ),
-    EXIT_INTERRUPTED: ("interrupted", "start a new run in a new folder, see --out"),
+    EXIT_INTERRUPTED: ("interrupted", "Ctrl-C was pressed", _NEW_RUN),
 }
 
 
 class RunError(HandoffError):
     """A run has no accepted answer; its evidence is kept."""
 
-    def __init__(self, exit_code: int, folder: str, why: str) -> None:
+    def __init__(self, exit_code: int, folder: str, end: str) -> None:
         self.exit_code = exit_code
-        self.verdict, then = _ENDS[exit_code]
-        super().__init__(f"the run in {show(folder)}", show(why), then)
+        self.verdict, why, then = _ENDS[exit_code]
+        super().__init__(f"the run in {show(folder)}: {show(end)}", why, then)
 
 
 # --- Tokens and money: whole micro-dollars -----------------------------------
@@ -559,7 +564,7 @@ def read_key(variable: str) -> Key:
         )
     if not re.fullmatch("[!-~]{16,}", value):
         why = "a key is 16 or more printable ASCII characters without spaces"
-        raise RefusedError(f"the key in {show(variable)}", why, then)
+        raise RefusedError(f"the key in {show(variable)} cannot be used", why, then)
     return Key(value)
 
 
@@ -568,9 +573,10 @@ def check_endpoint(url: str) -> None:
     import ipaddress
     import urllib.parse
 
-    def refuse(why: str) -> RefusedError:
+    def refuse(fault: str) -> RefusedError:
+        then = "name an https URL, or http on 127.0.0.1 or localhost"
         return RefusedError(
-            f"the endpoint {show(url)}", why, "name an https URL, or http on 127.0.0.1 or localhost"
+            f"the endpoint {show(url)}: {fault}", "a key goes only where nobody listens in", then
         )
 
     try:
@@ -870,8 +876,9 @@ class Recorder:
         except OSError as error:
             if made:
                 os.rmdir(self.folder)
-            why = f"the folder cannot be made: {error.strerror or error}"
-            raise RefusedError(show(self.folder), why, "name another one with --out DIR") from error
+            what = f"{show(self.folder)} cannot be made: {error.strerror or error}"
+            why = "a run's evidence needs a new folder of its own"
+            raise RefusedError(what, why, "name another one with --out DIR") from error
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file beside its place, flush it, name it, flush the folder.
@@ -1290,7 +1297,9 @@ def inspect_run(folder: str) -> tuple[Inspector, int, str]:
         and len(strangers) == len(names)
         and not all(name.endswith(".part") for name in names)
     ):
-        raise UnreadableError(folder, f"it holds no {LEDGER}", "name a run's folder")
+        raise UnreadableError(
+            folder, f"it holds no {LEDGER}, so it is no run's folder", "name a run's folder"
+        )
     inspector = Inspector(folder)
     inspector.notes += [f"{show(name)} is no file of a run" for name in strangers]
     # 3. and 4.
