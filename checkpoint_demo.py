@@ -1026,8 +1026,8 @@ def run_command(name: str, command: Callable[[Terminal], int]) -> int:
     previous = signal.getsignal(signal.SIGINT)
     ours = previous is signal.default_int_handler  # elsewhere Ctrl-C is ignored on purpose
     try:
-        if ours:
-            signal.signal(signal.SIGINT, terminal.on_interrupt)
+        with contextlib.suppress(ValueError):  # outside the main thread there is no Ctrl-C
+            signal.signal(signal.SIGINT, terminal.on_interrupt if ours else previous)
         code = command(terminal)
     except HandoffError as error:
         terminal.talk(f"{name}: {error}")
@@ -1044,7 +1044,7 @@ def run_command(name: str, command: Callable[[Terminal], int]) -> int:
         terminal.talk(f"{name}: a bug in this program, please report it\n{traceback.format_exc().rstrip()}")
         code = EXIT_BUG
     finally:
-        if ours:
+        with contextlib.suppress(ValueError):
             signal.signal(signal.SIGINT, previous)
     return EXIT_UNUSABLE if terminal.lost and code in (EXIT_DONE, EXIT_REJECTED) else code
 

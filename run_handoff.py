@@ -51,7 +51,7 @@ from checkpoint_demo import (
 TYPE_CHECKING = False  # a type checker takes it for true; importing typing costs every start
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any, NoReturn, Protocol
+    from typing import Any, Protocol
 
 EXIT_FAILED = 4
 EXIT_UNCLEAR = 5
@@ -330,7 +330,7 @@ class Outcome:
         self.opened: bool = facts.get("opened", True)
         self.http_status: int | None = facts.get("http_status")
         self.key_removed: bool = facts.get("key_removed", False)
-        self.trouble: str | None = facts.get("trouble")
+        self.trouble: str = facts.get("trouble", "")
         ordinary = {"opened": True, "key_removed": False}
         self.facts = {
             name: fact for name, fact in facts.items() if fact not in (None, "", ordinary.get(name))
@@ -438,9 +438,6 @@ def carry_out(evidence: Evidence, plan: Plan) -> tuple[int, str]:
     except EvidenceError as error:
         state, code = (UNCLEAR, EXIT_UNCLEAR) if is_unclear(evidence.records) else (FAILED, EXIT_FAILED)
         ended, verdict = RunEnded(state, str(error), code), str(error)
-    except KeyboardInterrupt:
-        verdict = "interrupted with nothing in flight"
-        ended = RunEnded(FAILED, verdict, EXIT_INTERRUPTED)
     why = {"why": ended.why} if ended.why else {}
     try:
         evidence.record(RUN, ended.state, **why, cost_usd=render_usd(sum_costs(evidence.records)))
@@ -619,7 +616,7 @@ class Attempt:
         self.headers: Any = None
         self.http_status: int | None = None
         self.body = bytearray()
-        self.trouble: str | None = None
+        self.trouble = ""
         self.bug: BaseException | None = None
 
     @property
@@ -659,7 +656,7 @@ class Attempt:
 
         try:
             request = urllib.request.Request(url, data, headers, method="POST")
-            with _build_opener(self).open(request, timeout=timeout_seconds) as response:
+            with _build_opener(self).open(request, timeout=timeout_seconds + 1) as response:
                 self.headers, self.http_status = response.headers, response.status
                 _receive(response, self.body)
         except (OSError, http.client.HTTPException, ValueError, _TransportError) as error:
@@ -800,7 +797,7 @@ def _build_outcome(attempt: Attempt, key: Key, elapsed_milliseconds: int) -> Out
     if encoding in ("gzip", "x-gzip"):
         decoded, whole = _gunzip(body)
         body = decoded or body
-        trouble = trouble or (None if whole else "the reply's gzip encoding is broken, or holds too much")
+        trouble = trouble or ("" if whole else "the reply's gzip encoding is broken, or holds too much")
     elif encoding not in ("", "identity"):
         trouble = trouble or f"the reply has the encoding {encoding!r}, which was not asked for"
     kept = key.remove_from(body)
@@ -812,7 +809,7 @@ def _build_outcome(attempt: Attempt, key: Key, elapsed_milliseconds: int) -> Out
         content_encoding="gzip" if decoded else None,
         key_removed=kept != body,
         elapsed_milliseconds=elapsed_milliseconds,
-        trouble=shorten(show(key.remove_from_text(trouble or "")), 200),
+        trouble=shorten(show(key.remove_from_text(trouble)), 200),
     )
 
 
@@ -872,7 +869,9 @@ class Recorder:
             made = True
             demo.flush_folder(os.path.dirname(self.folder) or ".")
         except FileExistsError as error:
-            raise build_exists_error(self.folder) from error
+            why = "a run's folder is evidence and is never reused"
+            then = f"read it with --inspect {show(self.folder)}, or name a new one with --out DIR"
+            raise RefusedError(f"{show(self.folder)} already exists", why, then) from error
         except OSError as error:
             if made:
                 os.rmdir(self.folder)
@@ -899,8 +898,8 @@ class Recorder:
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Append one line to the ledger and flush it; a line that fails is taken back."""
-        if state in (PLANNED, IN_FLIGHT):
-            self._terminal.check_interrupt()
+        if state in (PLANNED, IN_FLIGHT) and self._terminal.interrupted:
+            raise RunEnded(FAILED, "interrupted with nothing in flight", EXIT_INTERRUPTED)
         record = {"time": _utc_now(), "operation_id": operation_id, "state": state, **facts}
         line = self._key.remove_from(encode_json({**record, "prev_sha256": self._prev_sha256}))
         try:
@@ -930,13 +929,6 @@ class Recorder:
         os.close(self._ledger)
         if self.records and self.records[-1]["operation_id"] == RUN and self.records[-1]["state"] != PLANNED:
             self.write(SUMS, render_sums({name: read_evidence(self.folder, name) for name in FILES}))
-
-
-def build_exists_error(folder: str) -> RefusedError:
-    """Return the refusal of a folder that exists, whatever it is."""
-    why = "a run's folder is evidence and is never reused"
-    then = f"read it with --inspect {show(folder)}, or name a new one with --out DIR"
-    return RefusedError(f"{show(folder)} already exists", why, then)
 
 
 def _utc_now() -> str:
@@ -1123,29 +1115,30 @@ def parse_ledger(data: bytes) -> tuple[list[dict[str, Any]], list[Finding], bool
     """
     *lines, rest = data.split(b"\n")
     records: list[dict[str, Any]] = []
-    findings: list[Finding] = []
     prev_sha256 = "0" * 64
     for number, line in enumerate(lines, 1):
-        try:
-            record = parse_json(line)
-            fields = [record.get(field) for field in ("time", "operation_id", "state")]
-            if not all(isinstance(field, str) for field in fields) or encode_json(record) != line:
-                findings = [Finding("$", "not as this program writes a record")]
-            else:
-                findings = list_differences(record.get("prev_sha256", MISSING), prev_sha256, "prev_sha256")
-        except JsonError as error:
-            findings = [Finding(error.place, error.reason)]
-        except AttributeError:
-            findings = [Finding("$", f"observed {describe(record)}, expected a record")]
-        if findings:
-            return (
-                records,
-                [Finding(f"{LEDGER} line {number} {findings[0].path}", findings[0].message)],
-                bool(rest),
-            )
-        records.append(record)
+        fault = _find_record_fault(line, prev_sha256)
+        if fault:
+            return records, [Finding(f"{LEDGER} line {number}", str(fault))], bool(rest)
+        records.append(parse_json(line))
         prev_sha256 = digest_bytes(line)
     return records, [], bool(rest)
+
+
+def _find_record_fault(line: bytes, prev_sha256: str) -> Finding | None:
+    try:
+        record = parse_json(line)
+    except JsonError as error:
+        return Finding(error.place, error.reason)
+    if not isinstance(record, dict):
+        return Finding("$", f"observed {describe(record)}, expected a record")
+    for field in ("time", "operation_id", "state"):
+        if not isinstance(record.get(field), str):
+            return Finding(field, f"observed {describe(record.get(field, MISSING))}, expected a string")
+    if encode_json(record) != line:
+        return Finding("$", "observed other bytes than this program writes for the record")
+    chain = list_differences(record.get("prev_sha256", MISSING), prev_sha256, "prev_sha256")
+    return chain[0] if chain else None
 
 
 class Inspector:
@@ -1165,23 +1158,29 @@ class Inspector:
         self.findings += findings
         if cut:
             self.notes.append(f"{LEDGER}: its last line was cut while it was written, and is left out")
-        self.records: list[dict[str, Any]] = []  # what the ledger must say, up to where the course has come
+        self.records: list[dict[str, Any]] = []  # what the ledger must say, as far as the course has come
         self._due = {LEDGER}  # the files that the course has come to
 
     def _read(self, name: str) -> bytes | None:
         try:
             return read_evidence(self.folder, name)
         except EvidenceBroken as error:
-            self.findings.append(Finding(name, str(error)))
+            self._find(name, str(error))
             return None
+
+    def _find(self, place: str, message: str) -> None:
+        self.findings.append(Finding(place, message))
 
     def read_plan(self) -> Plan:
         """Return the plan that the ledger's first record tells of."""
+        if self.files[LEDGER] is None and any(self.files.values()):
+            self._find(LEDGER, "it is missing")
         if not self.ledger:
             raise EvidenceBroken if self.findings else EvidenceEnds
         facts = self._take_facts(self.ledger[0], PLAN_FACTS)
         if len(facts) < len(PLAN_FACTS):
-            self._reject("the record that a run begins with is not whole")
+            self._find(self._line(), "it does not say all that a run begins with")
+            raise EvidenceBroken
         return Plan(demo.STOCK, facts)
 
     def write(self, name: str, data: bytes) -> None:
@@ -1189,21 +1188,14 @@ class Inspector:
         self._due.add(name)
         stored = self.files[name]
         if stored == data:
-            self.checks.append(
-                f"{name} {'was judged again' if 'response' in name else 'was built again, byte for byte'}"
-            )
-            return
-        if stored is None and len(self.records) == len(self.ledger):
+            self.checks.append(f"{name} is what the run must have written, byte for byte")
+        elif stored is not None:
+            for finding in _compare_bytes(stored, data):
+                self._find(f"{name} {finding.path}", finding.message)
+        elif len(self.records) == len(self.ledger):
             raise EvidenceEnds
-        try:
-            differences = list_differences(parse_json(stored or b""), parse_json(data))
-        except JsonError:
-            differences = []
-        default = Finding(
-            "$", "the file is missing" if stored is None else "other bytes than the run must have written"
-        )
-        for finding in differences or [default]:
-            self.findings.append(Finding(f"{name} {finding.path}", finding.message))
+        else:
+            self._find(name, "it is missing, though the records go on behind it")
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Compare the ledger's next line with what the run must have recorded."""
@@ -1213,7 +1205,7 @@ class Inspector:
         own = {field: observed.get(field) for field in ("time", "prev_sha256")}
         expected = {"operation_id": operation_id, "state": state, **facts, **own}
         for finding in list_differences(observed, expected):
-            self.findings.append(Finding(f"{self._line()} {finding.path}", finding.message))
+            self._find(f"{self._line()} {finding.path}", finding.message)
         if (observed["operation_id"], observed["state"]) != (operation_id, state):
             raise EvidenceBroken
         self.records.append(expected)
@@ -1224,31 +1216,46 @@ class Inspector:
         if observed["operation_id"] == RUN:
             raise self._end_early(observed)
         facts = self._take_facts(observed, OUTCOME_FACTS)
-        return Outcome(
-            self.files[f"{step.number}-response.json"] if "response_sha256" in observed else None, **facts
-        )
+        name = f"{step.number}-response.json"
+        if "response_sha256" not in observed:
+            return Outcome(**facts)
+        if self.files[name] is None:
+            self._find(name, f"it is missing, though {self._line()} tells of it")
+        return Outcome(self.files[name], **facts)
 
     def check_leftovers(self, closed: bool) -> None:
-        """Find records behind the run's last one, and files that its course does not come to.
-
-        The reply to an unclear request may have been named before the record of it failed.
-        """
+        """Find what is there though the course of the run does not come to it."""
         if closed and len(self.records) < len(self.ledger):
-            self.findings.append(Finding(self._line(), "a record behind the run's last one"))
-        if closed:
-            self._due.add(SUMS)
-            self.write(SUMS, render_sums({name: self.files[name] for name in FILES}))
+            self._find(self._line(), "it stands behind the run's last record")
+        if closed and self.files[SUMS] is None:
+            self._find(SUMS, "it is missing, though the run was closed")
         states = {record["operation_id"]: record["state"] for record in self.records}
-        for name in (*FILES, SUMS):
-            unclear = [
-                f"{step.number}-response.json"
-                for step in STEPS
-                if states.get(step.operation_id) in (IN_FLIGHT, UNCLEAR)
-            ]
-            if self.files[name] is not None and name in unclear and name not in self._due:
+        # The reply to an unclear request may have got its name before the record of it failed.
+        unclear = [step for step in STEPS if states.get(step.operation_id) in (IN_FLIGHT, UNCLEAR)]
+        replies = {f"{step.number}-response.json" for step in unclear}
+        for name in (*FILES, *([] if closed else [SUMS])):
+            if self.files[name] is None or name in self._due:
+                continue
+            if name in replies:
                 self.notes.append(f"{name} is there, but no record vouches for it")
-            elif self.files[name] is not None and name not in self._due:
-                self.findings.append(Finding(name, "it is there, but the records do not come to it"))
+            else:
+                self._find(name, "it is there, though the records do not come to it")
+
+    def check_sums(self) -> None:
+        """Compare SHA256SUMS, where it is, with the digests of the files."""
+        sums = self.files[SUMS]
+        if sums is None:
+            return
+        observed = sums.split(b"\n")
+        expected = render_sums({name: self.files[name] for name in FILES}).split(b"\n")
+        if observed == expected:
+            self.checks.append(f"{SUMS} holds the digest of every file")
+            return
+        for line in expected:
+            if line not in observed:
+                self._find(line.decode()[66:] or SUMS, f"its digest is not what {SUMS} says")
+        if set(observed) >= set(expected):
+            self._find(SUMS, "it does not hold each file once, in their order, and nothing else")
 
     def _next(self) -> dict[str, Any]:
         if len(self.records) == len(self.ledger):
@@ -1258,64 +1265,70 @@ class Inspector:
     def _line(self) -> str:
         return f"{LEDGER} line {len(self.records) + 1}"
 
-    def _reject(self, message: str) -> NoReturn:
-        self.findings.append(Finding(self._line(), message))
-        raise EvidenceBroken
-
     def _take_facts(self, record: dict[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
-        """Return the fields of a record that only the run could know, each of its kind."""
+        """Return the facts of a record that only the run could know, each of its kind."""
         facts = {name: record[name] for name in kinds if name in record}
         for name, fact in facts.items():
             if type(fact) is not kinds[name]:
-                self._reject(f"{name}: observed {describe(fact)}, expected another kind of value")
+                self._find(
+                    f"{self._line()} {name}", f"observed {describe(fact)}, expected {kinds[name].__name__}"
+                )
+                raise EvidenceBroken
         return facts
 
     def _end_early(self, observed: dict[str, Any]) -> RunEnded:
-        """Return the end that a run records when it was interrupted, or could not write."""
+        """Return the end of a run that was interrupted, or could not write, as it recorded that."""
         why = observed.get("why")
         if observed["state"] not in (FAILED, UNCLEAR) or not isinstance(why, str):
-            self._reject("not how a run ends early")
+            self._find(self._line(), "the run is closed before its course is over, without a reason")
+            raise EvidenceBroken
         state, code = (UNCLEAR, EXIT_UNCLEAR) if is_unclear(self.records) else (FAILED, EXIT_FAILED)
         return RunEnded(state, why, code)
+
+
+def _compare_bytes(observed: bytes, expected: bytes) -> list[Finding]:
+    """Return where two files differ: by JSON path where both are JSON, else by byte."""
+    try:
+        findings = list_differences(parse_json(observed), parse_json(expected))
+    except JsonError:
+        findings = []
+    pairs = enumerate(zip(observed, expected))
+    apart = next((at for at, (one, other) in pairs if one != other), min(len(observed), len(expected)))
+    return findings or [Finding(f"byte {apart}", "observed other bytes than the run must have written")]
 
 
 def inspect_run(folder: str) -> tuple[Inspector, int, str]:
     """Return (inspector, exit code, verdict) for an evidence folder, from its files alone.
 
-    1. Read every file, follow no link. 2. Check each line of the ledger and their chain. 3. Go
-    through the run again, comparing every file and record. 4. Check that nothing is left over, and
+    1. Read every file; follow no link. 2. Check each line of the ledger, and their chain. 3. Go
+    through the run again, comparing every file and record. 4. Nothing may be left over. 5. Check
     SHA256SUMS. Raises UnreadableError for what cannot be read, or is no run's folder.
     """
-    # 1. and 2.
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise UnreadableError(folder, error.strerror or str(error), "name a run's folder") from error
     strangers = [name for name in names if name not in (*FILES, SUMS)]
-    if (
-        LEDGER not in names
-        and len(strangers) == len(names)
-        and not all(name.endswith(".part") for name in names)
-    ):
-        raise UnreadableError(
-            folder, f"it holds no {LEDGER}, so it is no run's folder", "name a run's folder"
-        )
+    if strangers == names and not all(name.endswith(".part") for name in names):
+        raise UnreadableError(folder, f"no {LEDGER} is in it", "name a run's folder")
+    # 1. and 2.
     inspector = Inspector(folder)
     inspector.notes += [f"{show(name)} is no file of a run" for name in strangers]
-    # 3. and 4.
-    code, verdict = EXIT_REJECTED, "the evidence does not hold"
+    code, verdict = EXIT_REJECTED, ""
     try:
+        # 3.
         code, verdict = carry_out(inspector, inspector.read_plan())
+        # 4.
         inspector.check_leftovers(closed=True)
     except EvidenceEnds:
-        unclear = is_unclear(inspector.records)
-        code = EXIT_UNCLEAR if unclear else EXIT_FAILED
-        verdict = (
-            f"the run was ended before it closed, with {'a request' if unclear else 'nothing'} in flight"
-        )
+        code = EXIT_UNCLEAR if is_unclear(inspector.records) else EXIT_FAILED
+        open_request = "a request in flight" if code == EXIT_UNCLEAR else "nothing in flight"
+        verdict = f"the run was ended before it closed, with {open_request}"
         inspector.check_leftovers(closed=False)
     except EvidenceBroken:
         pass
+    # 5.
+    inspector.check_sums()
     if inspector.findings:
         return inspector, EXIT_REJECTED, "the evidence does not hold"
     return inspector, code, verdict
@@ -1364,7 +1377,7 @@ def list_model_warnings(records: list[dict[str, Any]]) -> list[str]:
 # --- Command line ------------------------------------------------------------
 
 
-def _perform(terminal: Terminal, plan: Plan, key: Key, folder: str) -> int:
+def _perform(terminal: Terminal, plan: Plan, key: Key, folder: str, announcement: str) -> int:
     """Do a run, live or rehearsed, in a new folder; show its table and its verdict."""
 
     def wait(passed: float) -> str | None:
@@ -1377,6 +1390,7 @@ def _perform(terminal: Terminal, plan: Plan, key: Key, folder: str) -> int:
     terminal.redact, terminal.holding = key.remove_from_text, True
     try:
         recorder = Recorder(folder, key, send, terminal)
+        terminal.talk(announcement)
         code, verdict = carry_out(recorder, plan)
     except EvidenceError as error:  # not even the ledger could be begun
         raise RunError(EXIT_FAILED, folder, str(error)) from error
@@ -1403,10 +1417,8 @@ def _run_live(terminal: Terminal, options: Any) -> int:
         raise RefusedError(
             "the key stands in another option", "it would be written down", "leave it out there"
         )
-    if os.path.lexists(folder):
-        raise build_exists_error(folder)
     ceiling = render_usd(estimate_ceiling(plan))
-    terminal.talk(
+    announcement = (
         "up to three paid requests, none of them ever repeated:\n"
         f"  endpoint  {show(plan.facts['endpoint'])}\n"
         f"  sender    {plan.models['sender']} (two requests)\n"
@@ -1414,15 +1426,16 @@ def _run_live(terminal: Terminal, options: Any) -> int:
         f"  folder    {show(folder)}\n"
         f"  cost      at most {ceiling} dollars, a ceiling for planning and no guarantee"
     )
-    return _perform(terminal, plan, key, folder)
+    return _perform(terminal, plan, key, folder, announcement)
 
 
 def _run_rehearsal(terminal: Terminal, options: Any, folder: str) -> int:
     key = Key(f"rehearsal-{os.urandom(16).hex()}")
     server = RehearsalServer(RehearsalModels(key.value))
     try:
-        terminal.talk(f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid")
-        return _perform(terminal, _build_plan(options, server.url, rehearsal=True), key, folder)
+        plan = _build_plan(options, server.url, rehearsal=True)
+        announcement = f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid"
+        return _perform(terminal, plan, key, folder, announcement)
     finally:
         server.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import io
 import json
@@ -21,7 +22,11 @@ import run_handoff
 ROOT = Path(__file__).resolve().parent.parent
 CASES = Path(__file__).resolve().parent / "cases"
 KEY = "sk-invented-0123456789abcdef"
-ANSWER = '{"rows":[{"sku":"DEMO-001","shortage":3},{"sku":"DEMO-002","shortage":0},{"sku":"DEMO-003","shortage":4}]}'
+ANSWER = (
+    '{"rows":[{"sku":"DEMO-001","shortage":3},'
+    '{"sku":"DEMO-002","shortage":0},'
+    '{"sku":"DEMO-003","shortage":4}]}'
+)
 
 
 class Ended:
@@ -69,6 +74,13 @@ def run_script(script, *arguments, **options):
     with start_script(script, *arguments, **options) as process:
         out, err = process.communicate(timeout=60)
     return Ended(process.returncode, (out or b"").decode(), (err or b"").decode())
+
+
+def run_all_at_once(function, cases):
+    """Call function(*case) for each of {name: case} in threads, and return {name: what it returned}."""
+    with concurrent.futures.ThreadPoolExecutor(max(1, len(cases))) as pool:
+        futures = {name: pool.submit(function, *case) for name, case in cases.items()}
+        return {name: future.result() for name, future in futures.items()}
 
 
 class FolderTestCase(unittest.TestCase):

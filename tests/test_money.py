@@ -1,0 +1,119 @@
+"""Tokens and money: whole micro-dollars, and unknown rather than wrong."""
+
+from __future__ import annotations
+
+import unittest
+
+import run_handoff
+from tests.support import message
+
+SENDER, RECEIVER = "anthropic/claude-fable-5.2", "anthropic/claude-opus-5.5"
+
+
+def used(**usage):
+    return {"usage": usage}
+
+
+class CostTest(unittest.TestCase):
+    def test_cost_of_recorded_usage_is_exact(self):
+        cases = {
+            "request 1": (SENDER, (467, 27), "0.004816"),
+            "request 2": (SENDER, (578, 235), "0.014024"),
+            "request 3": (RECEIVER, (457, 67), "0.003168"),
+            "Fable 5.1 on a long task": ("anthropic/claude-fable-5.1", (25_000, 2_000), "0.350000"),
+            "Fable 5.2 on a long task": (SENDER, (25_000, 2_000), "0.280000"),
+            "the vendor's own id": ("claude-opus-5-5", (457, 67), "0.003168"),
+            "no tokens at all": (SENDER, (0, 0), "0.000000"),
+            "a number that no double holds": (SENDER, (10**9, 10**9 - 1), "47999.999960"),
+        }
+        for name, (model, usage, expected) in cases.items():
+            with self.subTest(name):
+                cost = run_handoff.compute_cost(model, message([], usage=usage))
+                self.assertEqual(run_handoff.render_usd(cost), expected)
+
+    def test_cost_of_odd_usage_is_unknown(self):
+        good = {"input_tokens": 467, "output_tokens": 27}
+        cases = {
+            "a model without a price": ("other-model", used(**good)),
+            "no usage": (SENDER, {}),
+            "usage null": (SENDER, {"usage": None}),
+            "usage a list": (SENDER, {"usage": [467, 27]}),
+            "input missing": (SENDER, used(output_tokens=27)),
+            "output null": (SENDER, used(input_tokens=467, output_tokens=None)),
+            "a string": (SENDER, used(input_tokens="467", output_tokens=27)),
+            "a float": (SENDER, used(input_tokens=467.0, output_tokens=27)),
+            "true": (SENDER, used(input_tokens=True, output_tokens=27)),
+            "a negative number": (SENDER, used(input_tokens=-1, output_tokens=27)),
+            "a number beyond reason": (SENDER, used(input_tokens=10**400, output_tokens=27)),
+            "tokens written to the cache": (SENDER, used(**good, cache_creation_input_tokens=1)),
+            "tokens read from the cache": (SENDER, used(**good, cache_read_input_tokens=5)),
+            "cache tokens as a string": (SENDER, used(**good, cache_read_input_tokens="0")),
+        }
+        for name, (model, reply) in cases.items():
+            with self.subTest(name):
+                self.assertIsNone(run_handoff.compute_cost(model, reply))
+
+    def test_cost_with_empty_cache_fields_is_known(self):
+        good = {"input_tokens": 467, "output_tokens": 27}
+        for nothing in (0, None):
+            with self.subTest(nothing):
+                reply = used(**good, cache_creation_input_tokens=nothing, cache_read_input_tokens=nothing)
+                self.assertEqual(run_handoff.compute_cost(SENDER, reply), 4_816)
+
+    def test_usage_keeps_plain_counts_only(self):
+        reply = used(input_tokens=467, output_tokens="27", cache_read_input_tokens=3, surprise=9)
+        self.assertEqual(run_handoff.read_usage(reply), {"input_tokens": 467, "cache_read_input_tokens": 3})
+
+    def test_unknown_cost_is_not_shown_as_zero(self):
+        self.assertEqual(run_handoff.render_usd(None), "unknown")
+        self.assertEqual(run_handoff.render_usd(0), "0.000000")
+
+
+class SumTest(unittest.TestCase):
+    def test_sum_of_records_is_exact_or_unknown(self):
+        def record(state, **facts):
+            return {"operation_id": "sender-tool-request", "state": state, **facts}
+
+        cases = {
+            "nothing was sent": ([record("planned")], 0),
+            "the recorded run": (
+                [record("confirmed", cost_usd=cost) for cost in ("0.004816", "0.014024", "0.003168")],
+                22_008,
+            ),
+            "a failed request is free": ([record("confirmed", cost_usd="0.004816"), record("failed")], 4_816),
+            "one unknown": ([record("confirmed", cost_usd="unknown")], None),
+            "one unclear": ([record("confirmed", cost_usd="0.004816"), record("unclear")], None),
+            "one still in flight": ([record("confirmed", cost_usd="0.004816"), record("in_flight")], None),
+        }
+        for name, (records, expected) in cases.items():
+            with self.subTest(name):
+                self.assertEqual(run_handoff.sum_costs(records), expected)
+
+
+class CeilingTest(unittest.TestCase):
+    def build_plan(self, **changes):
+        facts = {
+            "endpoint": run_handoff.ENDPOINT,
+            "sender": SENDER,
+            "receiver": RECEIVER,
+            "max_tokens": 4_096,
+            "timeout_seconds": 180,
+            "rehearsal": False,
+        }
+        return run_handoff.Plan(run_handoff.demo.STOCK, {**facts, **changes})
+
+    def test_ceiling_is_above_the_recorded_cost(self):
+        ceiling = run_handoff.estimate_ceiling(self.build_plan())
+        self.assertGreater(ceiling, 22_008)
+        self.assertLess(ceiling, 1_000_000)
+
+    def test_ceiling_grows_with_the_token_limit(self):
+        small = run_handoff.estimate_ceiling(self.build_plan(max_tokens=1_000))
+        large = run_handoff.estimate_ceiling(self.build_plan(max_tokens=2_000))
+        # A thousand tokens more in each of the three replies, and the first of them is sent back.
+        self.assertEqual(large - small, 1_000 * (40 + 40 + 20 + 8))
+
+    def test_ceiling_without_a_price_is_unknown(self):
+        for asks in ("sender", "receiver"):
+            with self.subTest(asks):
+                self.assertIsNone(run_handoff.estimate_ceiling(self.build_plan(**{asks: "other-model"})))

@@ -1,0 +1,184 @@
+"""The rehearsal: the whole run on loopback, against models that refuse what the real API refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import unittest
+from unittest import mock
+
+import checkpoint_demo
+import run_handoff
+from tests.support import FolderTestCase, handoff, run_script
+
+KEY = "rehearsal-0123456789"
+HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "content-type": "application/json"}
+
+
+class RehearseTest(FolderTestCase):
+    def test_rehearsal_is_accepted_and_holds(self):
+        ended = handoff("--rehearse", "--out", self.path("run"), key="")
+        self.assertEqual(ended.code, 0, ended)
+        self.assertTrue(ended.out.endswith("accepted: 3 rows, total shortage 7\n"))
+        inspected = handoff("--inspect", self.path("run"))
+        self.assertEqual(inspected.code, 0, inspected)
+
+    def test_rehearsal_says_that_it_is_one_and_costs_nothing(self):
+        ended = handoff("--rehearse", "--out", self.path("run"))
+        self.assertIn("rehearsal on http://127.0.0.1:", ended.err)
+        first, *_, last = (self.folder / "run" / "ledger.jsonl").read_text().splitlines()
+        self.assertIs(json.loads(first)["rehearsal"], True)
+        self.assertEqual(json.loads(last)["cost_usd"], "0.000000")
+
+    def test_rehearsal_refuses_a_folder_that_exists(self):
+        os.mkdir(self.path("run"))
+        ended = handoff("--rehearse", "--out", self.path("run"))
+        self.assertEqual(ended.code, 3, ended)
+
+    def test_rehearsal_takes_other_models_and_limits(self):
+        options = ["--sender", "one", "--receiver", "two", "--max-tokens", "99", "--timeout", "9"]
+        ended = handoff("--rehearse", "--out", self.path("run"), *options)
+        self.assertEqual(ended.code, 0, ended)
+        record = json.loads((self.folder / "run" / "ledger.jsonl").read_text().splitlines()[0])
+        facts = {name: record[name] for name in ("sender", "receiver", "max_tokens", "timeout_seconds")}
+        self.assertEqual(facts, {"sender": "one", "receiver": "two", "max_tokens": 99, "timeout_seconds": 9})
+
+    def test_without_a_mode_everything_is_checked_and_nothing_is_left(self):
+        with mock.patch.dict(os.environ, {"TMPDIR": str(self.folder)}), mock.patch("tempfile.tempdir", None):
+            ended = handoff(key="")
+        self.assertEqual(ended.code, 0, ended)
+        self.assertIn("local checks: all passed", ended.out)
+        self.assertTrue(ended.out.endswith("inspected: every file and record holds\n"))
+        self.assertEqual(self.names(), [])
+
+    def test_failed_local_check_is_not_passed_over(self):
+        def fail():
+            yield "group", "check", False
+
+        with mock.patch.object(checkpoint_demo, "run_self_test", fail):
+            ended = handoff()
+        self.assertEqual(ended.code, 1, ended)
+        self.assertIn("1 failed", ended.out)
+
+    def test_script_starts_from_anywhere(self):
+        ended = run_script("run_handoff.py", "--rehearse", cwd=self.folder)
+        self.assertEqual(ended.code, 0, ended)
+        self.assertEqual(self.names(), ["handoff-rehearsal"])
+
+    def test_inspection_opens_no_socket(self):
+        handoff("--rehearse", "--out", self.path("run"))
+        with mock.patch.object(socket, "socket", side_effect=AssertionError("a socket was opened")):
+            self.assertEqual(handoff("--inspect", self.path("run")).code, 0)
+
+    def test_refusal_opens_no_socket(self):
+        with mock.patch.object(socket, "socket", side_effect=AssertionError("a socket was opened")):
+            self.assertEqual(handoff("--live", key="").code, 3)
+
+
+class ModelsTest(unittest.TestCase):
+    def setUp(self):
+        self.models = run_handoff.RehearsalModels(KEY)
+        facts = {
+            "endpoint": "http://127.0.0.1/",
+            "sender": "one",
+            "receiver": "two",
+            "max_tokens": 9,
+            "timeout_seconds": 9,
+            "rehearsal": True,
+        }
+        self.plan = run_handoff.Plan(checkpoint_demo.STOCK, facts)
+        self.first = run_handoff.build_tool_request(self.plan)
+
+    def ask(self, request, **headers):
+        data = request if isinstance(request, bytes) else run_handoff.encode_json(request)
+        return self.models.answer({**HEADERS, **headers}, data)
+
+    def test_session_goes_through(self):
+        status, called = self.ask(self.first)
+        self.assertEqual((status, called["stop_reason"]), (200, "tool_use"))
+        self.assertEqual([block["type"] for block in called["content"]], ["thinking", "tool_use"])
+        status, ended = self.ask(run_handoff.build_result_request(self.first, called, self.plan.rows))
+        self.assertEqual((status, ended["stop_reason"]), (200, "end_turn"))
+
+    def test_receiver_works_the_rows_out_of_the_prompt(self):
+        rows = [{"sku": "X", "available": 1, "target": 5}, {"sku": "Y", "available": 9, "target": 5}]
+        handoff_text = checkpoint_demo.render_handoff(checkpoint_demo.build_checkpoint(rows))
+        status, answered = self.ask(checkpoint_demo.build_receiver_request(handoff_text))
+        self.assertEqual(status, 200)
+        expected = {"rows": [{"sku": "X", "shortage": 4}, {"sku": "Y", "shortage": 0}]}
+        self.assertEqual(json.loads(answered["content"][0]["text"]), expected)
+
+    def test_receiver_without_a_checkpoint_has_no_answer(self):
+        for prompt in ("Hello", "Checkpoint: {}", "Checkpoint: []", "Checkpoint: not JSON"):
+            with self.subTest(prompt):
+                _, answered = self.ask(checkpoint_demo.build_receiver_request(prompt))
+                with self.assertRaises(checkpoint_demo.JsonError):
+                    checkpoint_demo.parse_answer(answered)
+
+    def test_request_that_the_api_would_refuse_is_refused(self):
+        _, called = self.ask(self.first)
+        second = run_handoff.build_result_request(self.first, called, self.plan.rows)
+        turn, results = second["messages"][1:]
+        user = {"role": "user", "content": "Hello"}
+
+        def change(**changes):
+            return {**second, **changes}
+
+        cases = {
+            "no JSON": (b"{", {}, 400),
+            "a list": ([], {}, 400),
+            "no key": (second, {"x-api-key": None}, 401),
+            "another key": (second, {"x-api-key": "other"}, 401),
+            "no version": (second, {"anthropic-version": None}, 400),
+            "another version": (second, {"anthropic-version": "2022-01-01"}, 400),
+            "another content type": (second, {"content-type": "text/plain"}, 400),
+            "no model": (change(model=None), {}, 400),
+            "no token limit": (change(max_tokens=None), {}, 400),
+            "token limit true": (change(max_tokens=True), {}, 400),
+            "token limit 0": (change(max_tokens=0), {}, 400),
+            "no messages": (change(messages=[]), {}, 400),
+            "messages as text": (change(messages="Hello"), {}, 400),
+            "a message that is no object": (change(messages=["Hello"]), {}, 400),
+            "the assistant first": (change(messages=[turn, results]), {}, 400),
+            "the assistant last": (change(messages=[user, turn]), {}, 400),
+            "a call without a result": (change(messages=[*self.first["messages"], turn, user]), {}, 400),
+            "text before the result": (
+                change(
+                    messages=[
+                        *self.first["messages"],
+                        turn,
+                        {**results, "content": [{"type": "text", "text": "x"}, *results["content"]]},
+                    ]
+                ),
+                {},
+                400,
+            ),
+            "thinking dropped": (
+                change(messages=[*self.first["messages"], {**turn, "content": turn["content"][1:]}, results]),
+                {},
+                400,
+            ),
+            "another question": (change(messages=[user, turn, results]), {}, 400),
+            "another system": (change(system="x"), {}, 400),
+            "another tool": (change(tools=[]), {}, 400),
+        }
+        for name, (request, headers, expected) in cases.items():
+            with self.subTest(name):
+                status, body = self.ask(request, **headers)
+                self.assertEqual(status, expected, body)
+                self.assertEqual(body["type"], "error")
+                self.assertEqual(set(body["error"]), {"type", "message"})
+
+    def test_session_is_not_gone_on_with_before_it_began(self):
+        status, _ = self.ask(
+            {
+                **self.first,
+                "messages": [
+                    *self.first["messages"],
+                    {"role": "assistant", "content": []},
+                    *self.first["messages"],
+                ],
+            }
+        )
+        self.assertEqual(status, 400)

@@ -1,0 +1,327 @@
+"""One request over real HTTP on loopback: framing, limits, encodings, and who gives up when."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+import time
+import unittest
+from unittest import mock
+
+import run_handoff
+from run_handoff import Key, send_request
+from tests.support import ANSWERED, KEY, ScriptedServer, respond, run_all_at_once
+
+WHOLE = json.dumps(ANSWERED).encode()
+
+
+def chunked(*pieces, end=b"0\r\n\r\n"):
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + end
+
+
+class SendTestCase(unittest.TestCase):
+    """A test that sends one request to a scripted server of its own."""
+
+    def send(self, *script, timeout=10, wait=lambda _: None, data=b'{"a":1}'):
+        server = ScriptedServer(self, *script)
+        begun = time.monotonic()
+        outcome = send_request(server.url, Key(KEY), data, timeout, wait)
+        self.seconds = time.monotonic() - begun
+        self.server = server
+        return outcome
+
+
+class ReplyTest(SendTestCase):
+    def test_request_arrives_as_it_was_given(self):
+        outcome = self.send(respond(ANSWERED), data=b'{"model":"m"}')
+        (request,) = self.server.requests
+        self.assertEqual(request.line, "POST /v1/messages HTTP/1.1")
+        self.assertEqual(request.body, b'{"model":"m"}')
+        expected = {
+            "x-api-key": KEY,
+            "anthropic-version": "2023-06-01",
+            "content-type": "application/json",
+            "accept-encoding": "identity",
+            "content-length": "13",
+            "connection": "close",
+        }
+        self.assertEqual({name: request.headers.get(name) for name in expected}, expected)
+        self.assertEqual((outcome.body, outcome.http_status, outcome.trouble), (WHOLE, 200, ""))
+        self.assertEqual(outcome.facts["request_id"], "req_invented")
+
+    def test_body_is_whole_in_every_framing(self):
+        close = b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + WHOLE
+        cases = {
+            "announced length": respond(ANSWERED),
+            "announced twice, the same": respond(ANSWERED, content_length=f"{len(WHOLE)}, {len(WHOLE)}"),
+            "end of the connection": close,
+            "HTTP/1.0": close.replace(b"1.1", b"1.0"),
+            "one chunk": chunked(WHOLE),
+            "a chunk a byte": chunked(*(WHOLE[at : at + 1] for at in range(len(WHOLE)))),
+            "a chunk extension": chunked(WHOLE).replace(b"\r\n{", b";name=value\r\n{"),
+            "trailers": chunked(WHOLE, end=b"0\r\nx-checksum: 1\r\n\r\n"),
+            "after 100 Continue": b"HTTP/1.1 100 Continue\r\n\r\n" + respond(ANSWERED),
+        }
+        for name, answer in cases.items():
+            with self.subTest(name):
+                outcome = self.send(answer)
+                self.assertEqual((outcome.body, outcome.trouble), (WHOLE, ""))
+
+    def test_body_that_is_not_whole_is_kept_and_said_so(self):
+        cases = {
+            "a byte missing": (respond(ANSWERED)[:-1], WHOLE[:-1]),
+            "no body at all": (respond(ANSWERED)[: -len(WHOLE)], b""),
+            "no last chunk": (chunked(WHOLE, end=b""), WHOLE),
+            "last chunk without its end": (chunked(WHOLE, end=b"0\r\n"), WHOLE),
+            "half a chunk": (chunked(WHOLE)[:-20], None),
+            "a chunk size that is no number": (chunked(WHOLE, end=b"x\r\n"), WHOLE),
+            "a negative chunk size": (chunked(WHOLE, end=b"-1\r\n"), WHOLE),
+            "more in a chunk than it says": (chunked(WHOLE).replace(b"\r\n0\r\n", b"}\r\n0\r\n"), WHOLE),
+            "two lengths": (respond(ANSWERED, content_length=f"{len(WHOLE)}, 5"), b""),
+            "a length that is no number": (respond(ANSWERED, content_length="many"), b""),
+            "a negative length": (respond(ANSWERED, content_length="-1"), b""),
+        }
+        for name, (answer, kept) in cases.items():
+            with self.subTest(name):
+                outcome = self.send(answer)
+                self.assertTrue(outcome.trouble)
+                self.assertEqual(outcome.http_status, 200)
+                if kept is not None:
+                    self.assertEqual(outcome.body, kept)
+
+    def test_no_reply_has_no_body(self):
+        cases = {
+            "closed at once": b"",
+            "garbage instead of a status line": b"SSH-2.0-OpenSSH_9\r\n\r\n",
+            "half a status line": b"HTTP/1.1 20",
+            "half the headers": b"HTTP/1.1 200 OK\r\ncontent-le",
+            "endless headers": b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 200,
+            "an endless header": b"HTTP/1.1 200 OK\r\nx: " + b"y" * 70_000,
+        }
+        for name, answer in cases.items():
+            with self.subTest(name):
+                outcome = self.send(answer)
+                self.assertTrue(outcome.opened)
+                if outcome.http_status is None:
+                    self.assertIsNone(outcome.body)
+                    self.assertTrue(outcome.trouble)
+
+    def test_reply_over_the_limit_is_cut_off_there(self):
+        with mock.patch.object(run_handoff, "REPLY_LIMIT_BYTES", 1_000):
+            exact = self.send(respond(b"x" * 1_000))
+            self.assertEqual((len(exact.body), exact.trouble), (1_000, ""))
+            for name, answer in {
+                "announced": respond(b"x" * 1_001),
+                "chunked": chunked(b"x" * 900, b"x" * 900),
+                "unannounced": respond(b"x" * 5_000, content_length=None),
+                "gzip": respond(gzip.compress(b"x" * 1_001), content_encoding="gzip"),
+            }.items():
+                with self.subTest(name):
+                    outcome = self.send(answer)
+                    self.assertEqual(outcome.body, b"x" * 1_000)
+                    self.assertTrue(outcome.trouble)
+
+    def test_gzip_is_decoded_and_said_so(self):
+        for encoding in ("gzip", "GZIP", "x-gzip"):
+            with self.subTest(encoding):
+                outcome = self.send(respond(gzip.compress(WHOLE), content_encoding=encoding))
+                self.assertEqual((outcome.body, outcome.trouble), (WHOLE, ""))
+                self.assertEqual(outcome.facts["content_encoding"], "gzip")
+
+    def test_encoding_that_cannot_be_undone_is_trouble(self):
+        squeezed = gzip.compress(WHOLE)
+        cases = {
+            "gzip said, plain sent": (respond(WHOLE, content_encoding="gzip"), WHOLE),
+            "gzip cut short": (respond(squeezed[:-9], content_encoding="gzip"), None),
+            "gzip with something behind it": (respond(squeezed + b"x", content_encoding="gzip"), WHOLE),
+            "gzip twice": (respond(squeezed, content_encoding="gzip, gzip"), squeezed),
+            "another encoding": (respond(b"\x28\xb5\x2f\xfd", content_encoding="zstd"), b"\x28\xb5\x2f\xfd"),
+        }
+        for name, (answer, kept) in cases.items():
+            with self.subTest(name):
+                outcome = self.send(answer)
+                self.assertTrue(outcome.trouble)
+                if kept is not None:
+                    self.assertEqual(outcome.body, kept)
+
+    def test_gzip_sent_without_saying_so_is_kept_as_it_came(self):
+        outcome = self.send(respond(gzip.compress(WHOLE)))
+        self.assertEqual(gzip.decompress(outcome.body), WHOLE)
+        self.assertNotIn("content_encoding", outcome.facts)
+
+    def test_key_is_taken_out_of_everything(self):
+        body = json.dumps({"echo": KEY}).encode()
+        for name, answer in {
+            "plain": respond(body, request_id=KEY),
+            "gzip": respond(gzip.compress(body), content_encoding="gzip", request_id=KEY),
+            "gzip cut short": respond(gzip.compress(body)[:-4], content_encoding="gzip", request_id=KEY),
+            "in another encoding's name": respond(body, content_encoding=KEY, request_id=KEY),
+            "in a length": respond(body, content_length=KEY, request_id=KEY),
+            "in garbage": f"HTTP/9 {KEY}\r\n\r\n".encode(),
+        }.items():
+            with self.subTest(name):
+                outcome = self.send(answer)
+                self.assertNotIn(KEY, repr((outcome.body, outcome.facts)))
+
+    def test_redirect_is_not_followed(self):
+        other = ScriptedServer(self)
+        for status in (301, 302, 303, 307, 308):
+            with self.subTest(status):
+                outcome = self.send(respond(b"", status, location=other.url))
+                self.assertEqual(outcome.http_status, status)
+                self.assertEqual((self.server.connections, other.connections), (1, 0))
+
+    def test_no_proxy_is_used_on_loopback(self):
+        proxy = ScriptedServer(self)
+        with mock.patch.dict(
+            "os.environ", {"http_proxy": proxy.url, "HTTP_PROXY": proxy.url, "all_proxy": proxy.url}
+        ):
+            self.assertEqual(self.send(respond(ANSWERED)).body, WHOLE)
+        self.assertEqual(proxy.connections, 0)
+
+    def test_proxy_for_https_sees_no_key(self):
+        def refuse(connection, request):
+            connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+
+        proxy = ScriptedServer(self, refuse)
+        with mock.patch.dict("os.environ", {"https_proxy": f"http://127.0.0.1:{proxy.port}", "no_proxy": ""}):
+            outcome = send_request("https://api.invalid/v1/messages", Key(KEY), b"{}", 10)
+        self.assertFalse(outcome.opened)
+        (request,) = proxy.requests
+        self.assertTrue(request.line.startswith("CONNECT api.invalid:443 "))
+        self.assertNotIn(KEY, str(request.headers) + str(request.body))
+
+
+class TimeTest(SendTestCase):
+    def hold(self, connection, request):
+        self.server_released.wait(20)
+
+    def send(self, *script, timeout=1, **options):
+        self.server_released = threading.Event()
+        self.addCleanup(self.server_released.set)
+        return super().send(*script, timeout=timeout, **options)
+
+    def drip(self, head, piece):
+        def entry(connection, request):
+            connection.sendall(head)
+            while not self.server_released.wait(0.05):
+                connection.sendall(piece)
+
+        return entry
+
+    def test_slow_server_is_given_up_on_time(self):
+        self.server_released = threading.Event()
+        self.addCleanup(self.server_released.set)
+        cases = {
+            "silence": (self.hold, None),
+            "a dripping status line": (self.drip(b"", b"H"), None),
+            "dripping headers": (self.drip(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), None),
+            "endless 100 Continue": (self.drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), None),
+            "a dripping body": (self.drip(b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n", b"x"), 200),
+            "dripping chunks": (
+                self.drip(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+                200,
+            ),
+            "a dripping trailer": (
+                self.drip(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n"),
+                200,
+            ),
+        }
+        for name, (server, outcome, seconds) in run_all_at_once(self.send_timed, cases).items():
+            with self.subTest(name):
+                self.assertLess(seconds, 3)
+                self.assertTrue(outcome.opened)
+                self.assertEqual(outcome.http_status, cases[name][1])
+                self.assertEqual(outcome.trouble, "no whole reply within 1 s")
+                self.assertEqual(server.connections, 1)
+
+    def send_timed(self, entry, _):
+        server = ScriptedServer(self, entry)
+        begun = time.monotonic()
+        outcome = send_request(server.url, Key(KEY), b"{}", 1)
+        return server, outcome, time.monotonic() - begun
+
+    def test_part_of_a_slow_body_is_kept(self):
+        outcome = self.send(self.drip(b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n", b"x"))
+        self.assertRegex(outcome.body, b"^x+$")
+
+    def test_server_that_keeps_the_connection_open_does_not_hold_the_reply(self):
+        def entry(connection, request):
+            connection.sendall(respond(ANSWERED, connection="keep-alive"))
+            self.server_released.wait(20)
+
+        outcome = self.send(entry, timeout=10)
+        self.assertEqual((outcome.body, outcome.trouble), (WHOLE, ""))
+        self.assertLess(self.seconds, 5)
+
+    def test_wait_can_end_it_at_once(self):
+        outcome = self.send(self.hold, timeout=20, wait=lambda passed: "enough" if passed > 0.2 else None)
+        self.assertEqual((outcome.trouble, outcome.opened), ("enough", True))
+        self.assertLess(self.seconds, 2)
+
+    def test_name_look_up_that_hangs_sends_nothing_later(self):
+        looked_up = threading.Event()
+
+        def look_up(*_):
+            looked_up.wait(10)
+            return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", server.port))]
+
+        server = ScriptedServer(self, respond(ANSWERED))
+        with mock.patch("socket.getaddrinfo", look_up):
+            outcome = send_request(server.url, Key(KEY), b"{}", 1)
+            self.assertFalse(outcome.opened)
+            self.assertEqual(outcome.trouble, "no whole reply within 1 s")
+            looked_up.set()
+            time.sleep(0.3)
+        self.assertEqual(server.requests, [])
+
+
+class NeverOpenTest(unittest.TestCase):
+    def test_connection_that_was_never_open_is_said_so(self):
+        listener = socket.create_server(("127.0.0.1", 0))
+        closed = listener.getsockname()[1]
+        listener.close()
+        cases = {
+            "a port where nothing listens": f"http://127.0.0.1:{closed}/",
+            "a name that does not resolve": "https://name.invalid/",
+            "no TLS on the other side": f"https://127.0.0.1:{self.greet_in_plain_text()}/",
+        }
+        for name, url in cases.items():
+            with self.subTest(name), mock.patch.dict("os.environ", {"https_proxy": "", "HTTPS_PROXY": ""}):
+                outcome = send_request(url, Key(KEY), b"{}", 10)
+                self.assertFalse(outcome.opened)
+                self.assertTrue(outcome.trouble)
+                self.assertIsNone(outcome.body)
+
+    def greet_in_plain_text(self):
+        """Start a server that speaks first, and not TLS; return its port."""
+
+        def greet():
+            connection, _ = listener.accept()
+            with connection:
+                connection.sendall(b"220 mail.example ready\r\n")
+                connection.recv(4_096)
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        threading.Thread(target=greet, daemon=True).start()
+        return listener.getsockname()[1]
+
+    def test_tls_that_is_silent_in_the_handshake_is_never_open(self):
+        silent = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(silent.close)
+        begun = time.monotonic()
+        outcome = send_request(f"https://127.0.0.1:{silent.getsockname()[1]}/", Key(KEY), b"{}", 1)
+        self.assertLess(time.monotonic() - begun, 3)
+        self.assertFalse(outcome.opened)
+
+
+class BugTest(unittest.TestCase):
+    def test_bug_in_the_thread_is_not_taken_for_an_outcome(self):
+        server = ScriptedServer(self, respond(ANSWERED))
+        broken = mock.patch.object(run_handoff, "_receive", side_effect=ZeroDivisionError)
+        with broken, self.assertRaises(ZeroDivisionError):
+            send_request(server.url, Key(KEY), b"{}", 10)
