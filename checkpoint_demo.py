@@ -1208,16 +1208,44 @@ def _cmd_prepare(terminal: Terminal, arguments: list[str]) -> int:
     """Write checkpoint.json and handoff.txt, both or none; what exists is never overwritten."""
     parser = Parser(terminal, "prepare", _cmd_prepare.__doc__)
     parser.add_argument(
-        "--out", metavar="DIR", default=".", help="the folder to write to (default: this one)"
+        "--out", metavar="DIR", help="write into this folder, made if it is missing (default: here)"
     )
-    folder = parser.parse_args(arguments).out
+    options = parser.parse_args(arguments)
     checkpoint = build_checkpoint(STOCK)
     files = {
-        os.path.join(folder, "checkpoint.json"): f"{render_json(checkpoint, 2)}\n".encode(),
-        os.path.join(folder, "handoff.txt"): render_handoff(checkpoint).encode(),
+        "checkpoint.json": f"{render_json(checkpoint, 2)}\n".encode(),
+        "handoff.txt": render_handoff(checkpoint).encode(),
     }
-    _write_and_say(terminal, files)
+    if options.out is None:
+        _write_and_say(terminal, files)
+        return EXIT_DONE
+    made = _make_folder(options.out)
+    try:
+        _write_and_say(terminal, {os.path.join(options.out, name): data for name, data in files.items()})
+    except HandoffError:
+        if made:
+            os.rmdir(options.out)
+        raise
     return EXIT_DONE
+
+
+def _make_folder(path: str) -> bool:
+    """Make a folder, but not its parents, unless it is there; return whether it was made."""
+    why, then = (
+        "files are written into a folder of that very name only",
+        "name a folder that can be written to",
+    )
+    if os.path.islink(path.rstrip(os.sep)):
+        raise RefusedError(f"{show(path)} is a symbolic link", why, then)
+    try:
+        os.mkdir(path)
+    except FileExistsError as error:
+        if not os.path.isdir(path):
+            raise RefusedError(f"{show(path)} is no folder", why, then) from error
+        return False
+    except OSError as error:
+        raise RefusedError(f"{show(path)} cannot be made: {error.strerror or error}", why, then) from error
+    return True
 
 
 def _cmd_verify(terminal: Terminal, arguments: list[str]) -> int:

@@ -78,8 +78,8 @@ class RunEnded(Exception):
 class EvidenceError(Exception):
     """A file of the evidence folder, the ledger among them, could not be written."""
 
-    def __init__(self, name: str, error: OSError) -> None:
-        super().__init__(f"{name} could not be written: {error.strerror or error}")
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(f"{name} could not be written: {getattr(error, 'strerror', None) or error}")
 
 
 class EvidenceEnds(Exception):
@@ -429,21 +429,23 @@ def carry_out(evidence: Evidence, plan: Plan) -> tuple[int, str]:
     The Recorder writes down what happens here; the Inspector takes the very same calls and compares
     them with what was written. EvidenceEnds and EvidenceBroken come from an Inspector only.
     """
+    evidence.record(RUN, PLANNED, **plan.facts)
     try:
-        evidence.record(RUN, PLANNED, **plan.facts)
-        ended = RunEnded(CONFIRMED, "", EXIT_DONE)
         verdict = _go_through(evidence, plan)
+        evidence.record(RUN, CONFIRMED, cost_usd=render_usd(sum_costs(evidence.records)))
+        return EXIT_DONE, verdict
     except RunEnded as error:
-        ended, verdict = error, error.why
+        ended = error
     except EvidenceError as error:
         state, code = (UNCLEAR, EXIT_UNCLEAR) if is_unclear(evidence.records) else (FAILED, EXIT_FAILED)
-        ended, verdict = RunEnded(state, str(error), code), str(error)
-    why = {"why": ended.why} if ended.why else {}
+        ended = RunEnded(state, str(error), code)
     try:
-        evidence.record(RUN, ended.state, **why, cost_usd=render_usd(sum_costs(evidence.records)))
+        cost = render_usd(sum_costs(evidence.records))
+        evidence.record(RUN, ended.state, why=ended.why, cost_usd=cost)
     except EvidenceError as error:
-        return EXIT_UNCLEAR if ended.state == UNCLEAR else EXIT_FAILED, f"{verdict}; then {error}"
-    return ended.exit_code, verdict
+        code = EXIT_UNCLEAR if ended.state == UNCLEAR else EXIT_FAILED
+        return code, ended.why if ended.why == str(error) else f"{ended.why}; then {error}"
+    return ended.exit_code, ended.why
 
 
 def _go_through(evidence: Evidence, plan: Plan) -> str:
@@ -898,7 +900,7 @@ class Recorder:
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Append one line to the ledger and flush it; a line that fails is taken back."""
-        if state in (PLANNED, IN_FLIGHT) and self._terminal.interrupted:
+        if self._terminal.interrupted and operation_id != RUN and state in (PLANNED, IN_FLIGHT):
             raise RunEnded(FAILED, "interrupted with nothing in flight", EXIT_INTERRUPTED)
         record = {"time": _utc_now(), "operation_id": operation_id, "state": state, **facts}
         line = self._key.remove_from(encode_json({**record, "prev_sha256": self._prev_sha256}))
@@ -927,8 +929,14 @@ class Recorder:
     def close(self) -> None:
         """Write SHA256SUMS, the last thing in the folder, if the run itself was closed."""
         os.close(self._ledger)
-        if self.records and self.records[-1]["operation_id"] == RUN and self.records[-1]["state"] != PLANNED:
-            self.write(SUMS, render_sums({name: read_evidence(self.folder, name) for name in FILES}))
+        last = self.records[-1] if self.records else {}
+        if last.get("operation_id") != RUN or last["state"] == PLANNED:
+            return
+        try:
+            files = {name: read_evidence(self.folder, name) for name in FILES}
+        except (UnreadableError, EvidenceBroken) as error:
+            raise EvidenceError(SUMS, error) from error
+        self.write(SUMS, render_sums(files))
 
 
 def _utc_now() -> str:
@@ -1192,16 +1200,15 @@ class Inspector:
         elif stored is not None:
             for finding in _compare_bytes(stored, data):
                 self._find(f"{name} {finding.path}", finding.message)
-        elif len(self.records) == len(self.ledger):
-            raise EvidenceEnds
         else:
+            self._check_early_end(self._next())
             self._find(name, "it is missing, though the records go on behind it")
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Compare the ledger's next line with what the run must have recorded."""
         observed = self._next()
-        if operation_id != RUN and observed["operation_id"] == RUN:
-            raise self._end_early(observed)
+        if operation_id != RUN or state == CONFIRMED:
+            self._check_early_end(observed)
         own = {field: observed.get(field) for field in ("time", "prev_sha256")}
         expected = {"operation_id": operation_id, "state": state, **facts, **own}
         for finding in list_differences(observed, expected):
@@ -1213,8 +1220,7 @@ class Inspector:
     def send(self, step: Step, data: bytes) -> Outcome:
         """Return the outcome that the ledger's next line and the stored reply tell of."""
         observed = self._next()
-        if observed["operation_id"] == RUN:
-            raise self._end_early(observed)
+        self._check_early_end(observed)
         facts = self._take_facts(observed, OUTCOME_FACTS)
         name = f"{step.number}-response.json"
         if "response_sha256" not in observed:
@@ -1276,14 +1282,16 @@ class Inspector:
                 raise EvidenceBroken
         return facts
 
-    def _end_early(self, observed: dict[str, Any]) -> RunEnded:
-        """Return the end of a run that was interrupted, or could not write, as it recorded that."""
+    def _check_early_end(self, observed: dict[str, Any]) -> None:
+        """Raise RunEnded for the record of a run that was interrupted, or could not write."""
         why = observed.get("why")
-        if observed["state"] not in (FAILED, UNCLEAR) or not isinstance(why, str):
-            self._find(self._line(), "the run is closed before its course is over, without a reason")
-            raise EvidenceBroken
-        state, code = (UNCLEAR, EXIT_UNCLEAR) if is_unclear(self.records) else (FAILED, EXIT_FAILED)
-        return RunEnded(state, why, code)
+        if (
+            observed["operation_id"] == RUN
+            and observed["state"] in (FAILED, UNCLEAR)
+            and isinstance(why, str)
+        ):
+            state, code = (UNCLEAR, EXIT_UNCLEAR) if is_unclear(self.records) else (FAILED, EXIT_FAILED)
+            raise RunEnded(state, why, code)
 
 
 def _compare_bytes(observed: bytes, expected: bytes) -> list[Finding]:
@@ -1337,26 +1345,24 @@ def inspect_run(folder: str) -> tuple[Inspector, int, str]:
 # --- What a person sees of a run ---------------------------------------------
 
 
+def list_requests(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the last record of each of the three requests; one without any is `not planned`. Pure."""
+    last = {record["operation_id"]: record for record in records}
+    return {step.operation_id: last.get(step.operation_id, {"state": "not planned"}) for step in STEPS}
+
+
 def render_table(records: list[dict[str, Any]]) -> str:
     """Return a run's requests as a table of at most 80 columns, from its ledger's records. Pure."""
     table = [("request", "model", "state", "tokens", "s", "cost")]
-    for step in STEPS:
-        last = next(
-            (record for record in reversed(records) if record["operation_id"] == step.operation_id), {}
-        )
+    asked = [str(records[0].get(step.asks)).rpartition("/")[2][:20] if records else "-" for step in STEPS]
+    for (operation_id, last), model in zip(list_requests(records).items(), asked):
         usage, elapsed = last.get("usage"), last.get("elapsed_milliseconds")
         tokens = [str(usage.get(field, "?")) for field in _TOKEN_FIELDS] if isinstance(usage, dict) else ["-"]
-        table.append(
-            (
-                step.operation_id,
-                str(records[0].get(step.asks)).rpartition("/")[2][:20] if records else "-",
-                str(last.get("state", "not planned")).replace("_", " "),
-                "/".join(tokens),
-                f"{elapsed / 1_000:.1f}" if isinstance(elapsed, int) else "-",
-                str(last.get("cost_usd", "-")),
-            )
-        )
-    table.append(("together", "", "", "", "", str(records[-1].get("cost_usd", "-")) if records else "-"))
+        seconds = f"{elapsed / 1_000:.1f}" if isinstance(elapsed, int) else "-"
+        state, cost = str(last["state"]).replace("_", " "), str(last.get("cost_usd", "-"))
+        table.append((operation_id, model, state, "/".join(tokens), seconds, cost))
+    costs = [str(record.get("cost_usd", "-")) for record in records if record["operation_id"] == RUN]
+    table.append(("together", "", "", "", "", costs[-1] if costs else "-"))
     return "\n".join(f"{a:20} {b:20} {c:11} {d:>10} {e:>5} {f:>9}".rstrip() for a, b, c, d, e, f in table)
 
 
@@ -1396,7 +1402,7 @@ def _perform(terminal: Terminal, plan: Plan, key: Key, folder: str, announcement
         raise RunError(EXIT_FAILED, folder, str(error)) from error
     try:
         recorder.close()
-    except (EvidenceError, EvidenceBroken) as error:
+    except EvidenceError as error:
         code, verdict = code or EXIT_FAILED, f"{verdict}; then {error}"
     terminal.holding = False
     for line in list_model_warnings(recorder.records):
@@ -1458,8 +1464,9 @@ def _run_inspection(terminal: Terminal, options: Any) -> int:
     inspector, code, verdict = inspect_run(options.inspect)
     if options.json:
         findings = [{"path": finding.path, "message": finding.message} for finding in inspector.findings]
-        report = {"verdict": verdict, "exit_code": code, "findings": findings, "notes": inspector.notes}
-        terminal.result(render_json({**report, "checks": inspector.checks, "records": inspector.ledger}, 2))
+        report = {"verdict": verdict, "exit_code": code, "requests": list_requests(inspector.ledger)}
+        lists = {"findings": findings, "notes": inspector.notes, "checks": inspector.checks}
+        terminal.result(render_json({**report, **lists, "records": inspector.ledger}, 2))
         return code
     terminal.result(
         "\n".join([render_table(inspector.ledger), *(f"ok: {check}" for check in inspector.checks)])

@@ -248,8 +248,16 @@ class WriteNewFilesTest(support.FolderTestCase):
     def test_write_new_files_of_a_bare_name_writes_to_the_current_folder(self):
         self.addCleanup(os.chdir, os.getcwd())
         os.chdir(self.folder)
-        write_new_files({"one": self.ONE})
-        self.assertEqual(snapshot(self.folder), {"one": self.ONE})
+        real, places = os.open, set()
+
+        def note(path, *rest):
+            full = os.path.abspath(path)
+            places.add(full if os.path.isdir(full) else os.path.dirname(full))
+            return real(path, *rest)
+
+        with mock.patch("os.open", note):
+            write_new_files({"one": self.ONE})
+        self.assertEqual((snapshot(self.folder), places), ({"one": self.ONE}, {str(self.folder)}))
 
     @unittest.skipIf(IS_WINDOWS, "no such modes there")
     def test_write_new_files_leaves_the_mode_to_the_umask(self):
@@ -315,6 +323,13 @@ class WriteNewFilesTest(support.FolderTestCase):
                     "  why: what exists is never overwritten\n"
                     "  next: move it away, or name another place",
                 )
+
+    def test_write_new_files_over_a_later_file_is_refused_before_anything_is_made(self):
+        self.put("two", b"mine")
+        opening = FailingCall("os.open")
+        with opening.patch(), self.assertRaises(ExistsError):
+            write_new_files(self.files())
+        self.assertEqual(opening.calls, 0)
 
     def test_write_new_files_where_a_temporary_name_is_taken_leaves_that_file_alone(self):
         with mock.patch("os.urandom", lambda length: bytes(length)):
@@ -651,8 +666,18 @@ class RaceTest(support.FolderTestCase):
         self.assertEqual(snapshot(self.path(name)), {"one": whole, "two": whole})
 
     def test_prepare_by_many_processes_lets_one_win(self):
+        (self.folder / "there").mkdir()
+        support.run_script("checkpoint_demo.py", "prepare", "--out", self.path("alone"))
+        alone = snapshot(self.path("alone"))
+        self.assertEqual(sorted(alone), ["checkpoint.json", "handoff.txt"])
+        for name in ("there", "missing"):
+            with self.subTest(name):
+                self.race_to_prepare(name)
+                self.assertEqual(snapshot(self.path(name)), alone)
+
+    def race_to_prepare(self, name):
         processes = [
-            support.start_script("checkpoint_demo.py", "prepare", "--out", str(self.folder))
+            support.start_script("checkpoint_demo.py", "prepare", "--out", self.path(name))
             for _ in range(self.WRITERS)
         ]
         ends = []
@@ -661,9 +686,3 @@ class RaceTest(support.FolderTestCase):
                 out, err = process.communicate(timeout=60)
                 ends.append((process.returncode, out.count(b"wrote "), b"already exists" in err))
         self.assertEqual(sorted(ends), [(0, 2, False), *[(3, 0, True)] * (self.WRITERS - 1)])
-        (self.folder / "alone").mkdir()
-        support.run_script("checkpoint_demo.py", "prepare", "--out", self.path("alone"))
-        standing = snapshot(self.folder)
-        alone = standing.pop("alone")
-        self.assertEqual(sorted(alone), ["checkpoint.json", "handoff.txt"])
-        self.assertEqual(standing, alone)

@@ -351,22 +351,19 @@ class StrictJsonTest(unittest.TestCase):
             try:
                 accepted.add((chr(code), parse_json(b'"\\%c"' % code)))
             except JsonError as error:
-                # A NUL, like any other character, has to be looked at where it stands.
                 self.assertEqual(error.place, "line 1 column 2", chr(code))
         self.assertEqual(accepted, set(zip('"\\/bfnrt', '"\\/\b\f\n\r\t')))
 
     def test_parse_json_only_four_characters_are_white_space(self):
         accepted = set()
-        for character in map(chr, (*range(0x3001), 0xFEFF, 0xE0020)):
-            if character in "-0123456789":
-                continue
+        for character in ("", *map(chr, (*range(0x21), *range(0x7F, 0x3001), 0xFEFF, 0xE0020))):
             try:
                 self.assertEqual(parse_json(f"[{character}1]".encode()), [1])
             except JsonError as error:
                 self.assertEqual(error.place, "line 1 column 2", ascii(character))
             else:
                 accepted.add(character)
-        self.assertEqual(accepted, set(" \t\r\n"))
+        self.assertEqual(accepted, {"", *" \t\r\n"})
 
     def test_parse_json_only_ascii_digits_are_digits(self):
         for code in range(0x80, 0x20000):
@@ -420,8 +417,7 @@ class DigitsTest(unittest.TestCase):
                     self.assertTrue(value["a"] == NINES_VALUE)
 
     def test_parse_json_long_fraction_is_no_long_integer(self):
-        self.assertEqual(parse_json(b"0.%s" % NINES * 1), 1.0)
-        self.assertEqual(parse_json(b"9%s" % NINES[:20] + b"e0"), 1e21)
+        self.assertEqual(repr(parse_json(b"0.9%s" % NINES)), "1.0")
 
 
 class DepthTest(unittest.TestCase):
@@ -507,7 +503,7 @@ class SizeTest(unittest.TestCase):
             "at the end": (f'{{{pairs},"key-99999":0}}', "$", "key-99999"),
             "first and last": (f'{{{pairs},"key-0":0}}', "$", "key-0"),
             "inside": (f'{{"a":[{{{pairs},"key-7":0}}]}}', "a[0]", "key-7"),
-            "each": (f'{{{",".join(2 * [pairs])}}}', "$", "key-0"),
+            "each": (f"{{{','.join(2 * [pairs])}}}", "$", "key-0"),
         }
         for phrase, (text, place, key) in texts.items():
             with self.subTest(phrase):
@@ -538,7 +534,7 @@ class SizeTest(unittest.TestCase):
                 try:
                     parse_json(data, 100)
                 except JsonError as error:
-                    self.assertIn(error.place[:3], ("[0]",))
+                    self.assertTrue(error.place.startswith("[0]"), error.place)
                 finally:
                     peak = tracemalloc.get_traced_memory()[1]
                     tracemalloc.stop()

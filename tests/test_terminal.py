@@ -9,6 +9,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 import unicodedata
 import unittest
 from unittest import mock
@@ -20,9 +22,14 @@ from tests import support
 IS_WINDOWS = os.name == "nt"
 SCRIPT = "checkpoint_demo.py"
 START = (sys.executable, str(support.ROOT / SCRIPT))
+ENVIRONMENT = {"PATH": os.environ.get("PATH", ""), "PYTHONDONTWRITEBYTECODE": "1"}
 WRONG_ANSWER = support.ANSWER.replace(":0", ':"0"')
 INTERRUPTED = "tool: interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like\n"
 STREAMS = {"result": "stdout", "talk": "stderr"}  # a Terminal's method -> where it writes
+
+
+def make_error(code):
+    return OSError(code, os.strerror(code))
 
 
 class Screen(io.StringIO):
@@ -37,7 +44,7 @@ class Failing(io.StringIO):
 
     def __init__(self, error, at="write"):
         super().__init__()
-        self.error, self.at, self.broken = error, at, True
+        self.error, self.at = error, at
 
     def write(self, text):
         self.fail("write")
@@ -47,7 +54,7 @@ class Failing(io.StringIO):
         self.fail("flush")
 
     def fail(self, at):
-        if self.broken and at == self.at:
+        if at == self.at:
             raise self.error
 
 
@@ -174,9 +181,9 @@ class LostStreamTest(unittest.TestCase):
         streams = {
             "no stream": None,
             "a closed stream": closed,
-            "a full disk": Failing(OSError(errno.ENOSPC, "full")),
-            "a full disk, seen at the flush": Failing(OSError(errno.ENOSPC, "full"), "flush"),
-            "a broken pipe": Failing(BrokenPipeError(errno.EPIPE, "broken"), "flush"),
+            "a full disk": Failing(make_error(errno.ENOSPC)),
+            "a full disk, seen at the flush": Failing(make_error(errno.ENOSPC), "flush"),
+            "a broken pipe": Failing(make_error(errno.EPIPE), "flush"),
         }
         for method, name in STREAMS.items():
             for phrase, stream in streams.items():
@@ -203,7 +210,7 @@ class LostStreamTest(unittest.TestCase):
     def test_progress_without_a_stream_is_survived(self):
         closed, gone = io.StringIO(), Screen()
         closed.close()
-        gone.write = mock.Mock(side_effect=OSError(errno.EIO, "gone"))
+        gone.write = mock.Mock(side_effect=make_error(errno.EIO))
         for phrase, stream in {"no stream": None, "a closed stream": closed, "a dead terminal": gone}.items():
             with self.subTest(phrase), mock.patch.object(sys, "stderr", stream):
                 self.assertIsNone(Terminal("tool").progress("12 s"))
@@ -211,8 +218,19 @@ class LostStreamTest(unittest.TestCase):
     def test_a_lost_stream_leaks_no_descriptor(self):
         free = find_free_descriptor()
         for _ in range(3):
-            write("talk", "lost", stream=Failing(OSError(errno.EIO, "gone")))
+            write("talk", "lost", stream=Failing(make_error(errno.EIO)))
         self.assertEqual(find_free_descriptor(), free)
+
+    def test_open_missing_descriptors_gives_each_closed_stream_a_place(self):
+        for missing in ([], [0], [1, 2], [0, 1, 2]):
+
+            def fstat(descriptor, missing=missing):
+                if descriptor in missing:
+                    raise make_error(errno.EBADF)
+
+            with self.subTest(missing), mock.patch("os.fstat", fstat), mock.patch("os.open") as opened:
+                checkpoint_demo.open_missing_descriptors()
+                self.assertEqual(opened.call_args_list, [mock.call(os.devnull, os.O_RDWR)] * len(missing))
 
     @unittest.skipIf(IS_WINDOWS, "pipes break otherwise there")
     def test_a_broken_pipe_is_silent_when_the_stream_is_closed(self):
@@ -255,7 +273,7 @@ class LostStreamProcessTest(support.FolderTestCase):
                     redirections.append(f"{descriptor}{'>/dev/full' if how == 'full' else '>&-'}")
             done = subprocess.run(
                 ["sh", "-c", f'exec "$@" {" ".join(redirections)}', "sh", *START, *arguments],
-                env={"PATH": os.environ.get("PATH", ""), "PYTHONDONTWRITEBYTECODE": "1"},
+                env=ENVIRONMENT,
                 cwd=self.folder,
                 timeout=60,
                 check=False,
@@ -316,6 +334,27 @@ class LostStreamProcessTest(support.FolderTestCase):
             with self.subTest(arguments):
                 ended = self.run_without({0: "closed"}, *arguments)
                 self.assertEqual((ended.code, ended.err), (code, said))
+
+    @unittest.skipUnless(os.path.exists("/proc/self/fd"), "no look into a process here")
+    def test_closed_streams_are_given_a_place_before_a_file_is_opened(self):
+        os.mkfifo(self.path("fifo"))
+        line = 'exec "$@" <&- >&-'
+        command = ["sh", "-c", line, "sh", *START, "validate", self.path("fifo")]
+        process = subprocess.Popen(command, env=ENVIRONMENT, stderr=subprocess.DEVNULL)
+        self.addCleanup(process.wait, 30)
+        self.addCleanup(process.kill)
+        writer = self.open_once_it_is_read(self.path("fifo"))
+        self.addCleanup(os.close, writer)
+        places = [os.readlink(f"/proc/{process.pid}/fd/{descriptor}") for descriptor in (0, 1)]
+        self.assertEqual(places, [os.devnull] * 2)
+
+    def open_once_it_is_read(self, fifo):
+        """Return a descriptor to write to a named pipe, as soon as another process reads it."""
+        for _ in range(3_000):
+            with contextlib.suppress(OSError):
+                return os.open(fifo, os.O_WRONLY | os.O_NONBLOCK)
+            time.sleep(0.01)
+        return self.fail("nobody opened the named pipe")
 
     def test_prepare_without_any_stream_writes_its_files_unmixed(self):
         """Their descriptors would be the standard streams', had those no place."""
@@ -504,6 +543,18 @@ class RunCommandTest(unittest.TestCase):
                 self.assertIs(signal.getsignal(signal.SIGINT), signal.default_int_handler)
         self.assertEqual(seen, [True])
 
+    def test_run_command_outside_the_main_thread_is_done(self):
+        codes = []
+        thread = threading.Thread(target=lambda: codes.append(run_command("tool", lambda _: 1)))
+        thread.start()
+        thread.join(10)
+        self.assertEqual(codes, [1])
+
+    def test_signal_handler_that_python_does_not_know_is_left_alone(self):
+        with mock.patch("signal.getsignal", return_value=None):
+            ended = self.run_it(lambda _: 0)
+        self.assertEqual((ended.code, ended.err), (0, ""))
+
     def test_signal_handler_of_somebody_else_is_left_alone(self):
         calls = []
 
@@ -567,7 +618,7 @@ class InterruptedProcessTest(unittest.TestCase):
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={"PATH": os.environ.get("PATH", ""), "PYTHONDONTWRITEBYTECODE": "1"},
+            env=ENVIRONMENT,
         )
         self.addCleanup(process.__exit__, None, None, None)
         self.addCleanup(process.kill)
