@@ -84,9 +84,9 @@ class UnwritableError(HandoffError):
 
     verdict = "cannot write"
 
-    def __init__(self, path: str, error: OSError) -> None:
+    def __init__(self, path: str, error: Exception) -> None:
         super().__init__(
-            f"{show(path)}: {error.strerror or error}",
+            f"{show(path)}: {explain(error)}",
             "a file is written whole or not at all, and nothing was left behind",
             "make room, or name a place that you can write to",
         )
@@ -108,6 +108,11 @@ class ExistsError(RefusedError):
             "what exists is never overwritten",
             "move it away, or name another place",
         )
+
+
+def explain(error: Exception) -> str:
+    """Return what an exception says, without the number and the name that an OSError adds."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 class JsonError(ValueError):
@@ -825,15 +830,18 @@ def read_input(path: str) -> bytes:
 
     Raises UnreadableError.
     """
+    if path == "-" and sys.stdin is None:
+        raise UnreadableError("standard input", "it is closed")
+    data, more = b"", b""
     try:
-        if path == "-":
-            if sys.stdin is None:
-                raise UnreadableError("standard input", "it is closed")
-            return sys.stdin.buffer.read(INPUT_LIMIT_BYTES + 1)
-        with open(path, "rb") as file:
-            return file.read(INPUT_LIMIT_BYTES + 1)
+        with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
+            while more := file.read(INPUT_LIMIT_BYTES + 1 - len(data)):
+                data += more
     except (OSError, ValueError) as error:
-        raise UnreadableError(path, getattr(error, "strerror", None) or str(error)) from error
+        raise UnreadableError(path, explain(error)) from error
+    if more is None:  # from a stream that does not wait
+        raise UnreadableError(path, "not all of it is there yet")
+    return data
 
 
 def write_new_files(files: dict[str, bytes]) -> None:
@@ -859,9 +867,10 @@ def write_new_files(files: dict[str, bytes]) -> None:
 def _write_new_file(path: str, data: bytes) -> None:
     folder = os.path.dirname(path) or "."
     temporary = os.path.join(folder, f".{os.urandom(8).hex()}.part")
-    mine = [temporary]
+    mine: list[str] = []
     try:
         write_flushed(temporary, data)
+        mine.append(temporary)
         try:
             os.link(temporary, path)
         except OSError as error:
@@ -875,7 +884,7 @@ def _write_new_file(path: str, data: bytes) -> None:
         discard(*mine)
         if isinstance(error, FileExistsError):
             raise ExistsError(path) from error
-        if isinstance(error, OSError):
+        if isinstance(error, (OSError, ValueError)):
             raise UnwritableError(path, error) from error
         raise
 
@@ -883,7 +892,7 @@ def _write_new_file(path: str, data: bytes) -> None:
 def discard(*paths: str) -> None:
     """Remove files of one's own that are not wanted any more, as far as that is possible."""
     for path in paths:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             os.unlink(path)
 
 
@@ -923,12 +932,15 @@ def flush(descriptor: int) -> None:
 
 
 def flush_folder(path: str) -> None:
-    """Put on the disk which names a folder holds. Windows has no such call. Raises OSError."""
+    """Put on the disk which names a folder holds, where the system can. Raises OSError."""
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         flush(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:  # the one by which a file system says that it flushes no folders
+            raise
     finally:
         os.close(descriptor)
 
@@ -943,8 +955,8 @@ class Terminal:
 
     Results go to standard output, talk to standard error, both through `redact` and without a
     control character. A stream that is closed, full or a broken pipe is survived: then `lost` is
-    set. The first Ctrl-C raises KeyboardInterrupt, or with `holding` waits for check_interrupt;
-    further ones change nothing.
+    set. The first Ctrl-C raises KeyboardInterrupt, unless `holding` is set: then it only sets
+    `interrupted`. Further ones change nothing.
     """
 
     def __init__(self, name: str) -> None:
@@ -980,13 +992,8 @@ class Terminal:
 
     def progress(self, text: str) -> None:
         """Show a line that the next one replaces, on a terminal only."""
-        if sys.stderr is not None and sys.stderr.isatty():
+        if sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty():
             self._write(sys.stderr, text, end="\r")
-
-    def check_interrupt(self) -> None:
-        """Raise KeyboardInterrupt if Ctrl-C was pressed while `holding`."""
-        if self.interrupted:
-            raise KeyboardInterrupt
 
     def on_interrupt(self, *_: Any) -> None:
         """Take a SIGINT: raise KeyboardInterrupt for the first one unless `holding`."""
@@ -1003,12 +1010,11 @@ def wants_colour(stream: Any) -> bool:
 
 def _silence(stream: Any) -> None:
     """Send what a broken stream still holds nowhere, or the interpreter complains when it ends."""
-    try:
+    with contextlib.suppress(OSError, ValueError):  # there may be no file underneath
+        descriptor = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
+        os.dup2(nowhere, descriptor)
         os.close(nowhere)
-    except (OSError, ValueError):  # no file underneath
-        pass
 
 
 def open_missing_descriptors() -> None:
@@ -1024,11 +1030,12 @@ def run_command(name: str, command: Callable[[Terminal], int]) -> int:
     """Return the exit code of a command, whatever way it ends; only a bug shows a traceback."""
     terminal = Terminal(name)
     previous = signal.getsignal(signal.SIGINT)
-    ours = previous is signal.default_int_handler  # elsewhere Ctrl-C is ignored on purpose
+    ours = previous is signal.default_int_handler and _set_interrupt_handler(terminal.on_interrupt)
     try:
-        with contextlib.suppress(ValueError):  # outside the main thread there is no Ctrl-C
-            signal.signal(signal.SIGINT, terminal.on_interrupt if ours else previous)
-        code = command(terminal)
+        try:
+            code = command(terminal)
+        finally:
+            terminal.holding = True  # what is still to be said is said
     except HandoffError as error:
         terminal.talk(f"{name}: {error}")
         code = error.exit_code
@@ -1044,9 +1051,18 @@ def run_command(name: str, command: Callable[[Terminal], int]) -> int:
         terminal.talk(f"{name}: a bug in this program, please report it\n{traceback.format_exc().rstrip()}")
         code = EXIT_BUG
     finally:
-        with contextlib.suppress(ValueError):
-            signal.signal(signal.SIGINT, previous)
+        if ours:
+            _set_interrupt_handler(previous)
     return EXIT_UNUSABLE if terminal.lost and code in (EXIT_DONE, EXIT_REJECTED) else code
+
+
+def _set_interrupt_handler(handler: Any) -> bool:
+    """Set what SIGINT does, and return whether that is possible: it is in the main thread only."""
+    try:
+        signal.signal(signal.SIGINT, handler)
+    except ValueError:
+        return False
+    return True
 
 
 # --- Self-test ---------------------------------------------------------------
@@ -1164,6 +1180,7 @@ class Parser(argparse.ArgumentParser):
         self.terminal = terminal
         prog = f"{terminal.name} {command}".rstrip()
         super().__init__(prog=prog, description=description, allow_abbrev=False)
+        self.color = False  # which Python 3.14 would switch on
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError for arguments that do not fit."""
@@ -1180,6 +1197,13 @@ class Parser(argparse.ArgumentParser):
 
 class HelpShown(Exception):
     """The help was asked for and shown."""
+
+
+def model_id(text: str) -> str:
+    """Return the model id that an argument gives: printable ASCII without spaces."""
+    if not re.fullmatch("[!-~]{1,200}", text):
+        raise argparse.ArgumentTypeError(f"expected a model id in printable ASCII, observed {text!r}")
+    return text
 
 
 def positive_int(text: str) -> int:
@@ -1224,7 +1248,8 @@ def _cmd_prepare(terminal: Terminal, arguments: list[str]) -> int:
         _write_and_say(terminal, {os.path.join(options.out, name): data for name, data in files.items()})
     except HandoffError:
         if made:
-            os.rmdir(options.out)
+            with contextlib.suppress(OSError):  # somebody else may have put something there
+                os.rmdir(options.out)
         raise
     return EXIT_DONE
 
@@ -1243,8 +1268,8 @@ def _make_folder(path: str) -> bool:
         if not os.path.isdir(path):
             raise RefusedError(f"{show(path)} is no folder", why, then) from error
         return False
-    except OSError as error:
-        raise RefusedError(f"{show(path)} cannot be made: {error.strerror or error}", why, then) from error
+    except (OSError, ValueError) as error:
+        raise RefusedError(f"{show(path)} cannot be made: {explain(error)}", why, then) from error
     return True
 
 
@@ -1255,10 +1280,10 @@ def _cmd_verify(terminal: Terminal, arguments: list[str]) -> int:
     _add_json_option(parser)
     options = parser.parse_args(arguments)
     findings = _judge_file(options.checkpoint, lambda value: verify_checkpoint(value, STOCK))
-    facts = {"rows": len(STOCK), "source_sha256": digest_json(STOCK)}
-    return _say_verdict(
-        terminal, options.json, "verified: {rows} rows, source {source_sha256:.12}", facts, findings
-    )
+    digest = digest_json(STOCK)
+    verified = f"verified: {len(STOCK):,} rows, source {digest[:12]}"
+    expected = {"rows": len(STOCK), "source_sha256": digest}
+    return _say_verdict(terminal, options.json, verified, expected, findings)
 
 
 def _cmd_request(terminal: Terminal, arguments: list[str]) -> int:
@@ -1266,15 +1291,21 @@ def _cmd_request(terminal: Terminal, arguments: list[str]) -> int:
     parser = Parser(terminal, "request", _cmd_request.__doc__)
     parser.add_argument("handoff", nargs="?", default="handoff.txt", help="default: handoff.txt")
     parser.add_argument(
-        "--receiver", metavar="MODEL", default=RECEIVER_MODEL, help=f"default: {RECEIVER_MODEL}"
+        "--receiver",
+        metavar="MODEL",
+        type=model_id,
+        default=RECEIVER_MODEL,
+        help=f"default: {RECEIVER_MODEL}",
     )
     parser.add_argument(
         "--max-tokens", metavar="N", type=positive_int, default=MAX_TOKENS, help="default: 4096"
     )
     options = parser.parse_args(arguments)
-    then = "write it with prepare"
+    data, then = read_input(options.handoff), "write it with prepare"
+    if len(data) > INPUT_LIMIT_BYTES:
+        raise UnreadableError(options.handoff, f"longer than {INPUT_LIMIT_BYTES:,} bytes", then)
     try:
-        handoff = read_input(options.handoff).decode("utf-8")
+        handoff = data.decode()
     except UnicodeDecodeError as error:
         raise UnreadableError(options.handoff, f"not UTF-8 at byte {error.start}", then) from error
     if not handoff.strip():
@@ -1291,19 +1322,21 @@ def _cmd_extract(terminal: Terminal, arguments: list[str]) -> int:
         "-o", metavar="FILE", dest="out", help="write to a new file (default: standard output)"
     )
     options = parser.parse_args(arguments)
+    place = ""
     try:
         message = parse_json(read_input(options.response), REPLY_DEPTH_LIMIT)
         findings = find_message_faults(message) or find_reply_faults(message, "end_turn")
+        place = "the answer, "
         answer = None if findings else parse_answer(message)
     except JsonError as error:
-        findings = [Finding(error.place, error.reason)]
+        findings = [Finding(place + error.place, error.reason)]
     if findings:
         for finding in findings:
             terminal.talk(str(finding))
         terminal.talk(f"rejected: {_count(findings)}, no finished answer in {show(options.response)}", "red")
         return EXIT_REJECTED
     text = render_json(answer, 2)
-    if options.out is None:
+    if options.out in (None, "-"):
         terminal.result(text)
     else:
         _write_and_say(terminal, {options.out: f"{text}\n".encode()})
@@ -1317,9 +1350,8 @@ def _cmd_validate(terminal: Terminal, arguments: list[str]) -> int:
     _add_json_option(parser)
     options = parser.parse_args(arguments)
     findings = _judge_file(options.result, lambda value: validate_result(value, STOCK))
-    facts = {"rows": len(STOCK), "total_shortage": sum(map(compute_shortage, STOCK))}
-    accepted = "accepted: {rows} rows, total shortage {total_shortage}"
-    return _say_verdict(terminal, options.json, accepted, facts, findings)
+    expected = {"rows": len(STOCK), "total_shortage": sum(map(compute_shortage, STOCK))}
+    return _say_verdict(terminal, options.json, render_acceptance(STOCK), expected, findings)
 
 
 def _add_json_option(parser: Parser) -> None:
@@ -1335,19 +1367,19 @@ def _judge_file(path: str, judge: Callable[[Any], list[Finding]]) -> list[Findin
 
 
 def _say_verdict(
-    terminal: Terminal, as_json: bool, accepted: str, facts: dict[str, Any], findings: list[Finding]
+    terminal: Terminal, as_json: bool, passed: str, expected: dict[str, Any], findings: list[Finding]
 ) -> int:
-    """Say all findings, then the verdict; return its exit code."""
-    verdict = "rejected" if findings else accepted.partition(":")[0]
+    """Say all findings, then the verdict, which is `passed` without any; return the exit code."""
     if as_json:
         listed = [{"path": finding.path, "message": finding.message} for finding in findings]
-        terminal.result(render_json({"verdict": verdict, **facts, "findings": listed}, 2))
+        verdict = "rejected" if findings else passed.partition(":")[0]
+        terminal.result(render_json({"verdict": verdict, "expected": expected, "findings": listed}, 2))
     elif findings:
         for finding in findings:
             terminal.talk(str(finding))
         terminal.result(f"rejected: {_count(findings)}", "red")
     else:
-        terminal.result(accepted.format(**facts), "green")
+        terminal.result(passed, "green")
     return EXIT_REJECTED if findings else EXIT_DONE
 
 
@@ -1356,11 +1388,10 @@ def _count(findings: list[Finding]) -> str:
 
 
 def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> None:
-    terminal.holding = True  # Ctrl-C waits until the files are there or taken back
+    terminal.holding = True  # the files are all there or all taken back, whatever is pressed
     write_new_files(files)
     for path in files:
         terminal.result(f"wrote {show(path)}")
-    terminal.check_interrupt()
 
 
 COMMANDS = {
@@ -1382,9 +1413,9 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
         parser.epilog = "\n".join(f"  {name:10} {command.__doc__}" for name, command in COMMANDS.items())
         parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of:")
         parser.parse_args(arguments)
+        parser.error("the command comes first")
     except HelpShown:
         return EXIT_DONE
-    raise AssertionError("a command that the parser knows was not found")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -41,6 +41,7 @@ from checkpoint_demo import (
     describe,
     digest_bytes,
     digest_json,
+    explain,
     list_differences,
     parse_json,
     render_json,
@@ -79,7 +80,7 @@ class EvidenceError(Exception):
     """A file of the evidence folder, the ledger among them, could not be written."""
 
     def __init__(self, name: str, error: Exception) -> None:
-        super().__init__(f"{name} could not be written: {getattr(error, 'strerror', None) or error}")
+        super().__init__(f"{name} could not be written: {explain(error)}")
 
 
 class EvidenceEnds(Exception):
@@ -877,7 +878,7 @@ class Recorder:
         except OSError as error:
             if made:
                 os.rmdir(self.folder)
-            what = f"{show(self.folder)} cannot be made: {error.strerror or error}"
+            what = f"{show(self.folder)} cannot be made: {explain(error)}"
             why = "a run's evidence needs a new folder of its own"
             raise RefusedError(what, why, "name another one with --out DIR") from error
 
@@ -965,7 +966,7 @@ def read_evidence(folder: str, name: str) -> bytes | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise UnreadableError(path, error.strerror or str(error)) from error
+        raise UnreadableError(path, explain(error)) from error
     if len(data) > demo.INPUT_LIMIT_BYTES:
         raise EvidenceBroken(f"observed more than {demo.INPUT_LIMIT_BYTES:,} bytes")
     return data
@@ -1315,7 +1316,7 @@ def inspect_run(folder: str) -> tuple[Inspector, int, str]:
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
-        raise UnreadableError(folder, error.strerror or str(error), "name a run's folder") from error
+        raise UnreadableError(folder, explain(error), "name a run's folder") from error
     strangers = [name for name in names if name not in (*FILES, SUMS)]
     if strangers == names and not all(name.endswith(".part") for name in names):
         raise UnreadableError(folder, f"no {LEDGER} is in it", "name a run's folder")
@@ -1509,8 +1510,8 @@ def _build_parser(terminal: Terminal) -> demo.Parser:
     parser.add_argument(
         "--key-env", metavar="NAME", help=f"the variable that holds the key {default % KEY_ENVIRONMENT}"
     )
-    parser.add_argument("--sender", metavar="MODEL", type=_model_id, help=default % SENDER_MODEL)
-    parser.add_argument("--receiver", metavar="MODEL", type=_model_id, help=default % demo.RECEIVER_MODEL)
+    parser.add_argument("--sender", metavar="MODEL", type=demo.model_id, help=default % SENDER_MODEL)
+    parser.add_argument("--receiver", metavar="MODEL", type=demo.model_id, help=default % demo.RECEIVER_MODEL)
     parser.add_argument("--max-tokens", metavar="N", type=demo.positive_int, help=default % demo.MAX_TOKENS)
     parser.add_argument(
         "--timeout", metavar="SECONDS", type=demo.positive_int, help=default % TIMEOUT_SECONDS
@@ -1519,14 +1520,6 @@ def _build_parser(terminal: Terminal) -> demo.Parser:
         "--json", action="store_true", help="with --inspect: print one machine-readable object"
     )
     return parser
-
-
-def _model_id(text: str) -> str:
-    if not re.fullmatch("[!-~]{1,200}", text):
-        raise UsageError(
-            f"{text!r} is no model id", "it must be printable ASCII without spaces", "see --help"
-        )
-    return text
 
 
 def _check_options(options: Any) -> None:

@@ -76,9 +76,9 @@ def run_script(script, *arguments, **options):
     return Ended(process.returncode, (out or b"").decode(), (err or b"").decode())
 
 
-def run_all_at_once(function, cases):
+def run_all_at_once(function, cases, workers=None):
     """Call function(*case) for each of {name: case} in threads, and return {name: what it returned}."""
-    with concurrent.futures.ThreadPoolExecutor(max(1, len(cases))) as pool:
+    with concurrent.futures.ThreadPoolExecutor(workers or len(cases)) as pool:
         futures = {name: pool.submit(function, *case) for name, case in cases.items()}
         return {name: future.result() for name, future in futures.items()}
 

@@ -69,6 +69,11 @@ class CanonicalTest(unittest.TestCase):
                         function(value)
                     self.assertEqual(str(caught.exception), f"{place}: a lone surrogate has no UTF-8 form")
 
+    def test_canonical_json_number_that_is_none_is_never_written(self):
+        for number in (float("nan"), float("inf"), float("-inf")):
+            with self.subTest(number=number), self.assertRaises(ValueError):
+                canonical_json([number])
+
     def test_canonical_json_paired_surrogates_from_escapes_are_a_character(self):
         self.assertEqual(canonical_json(parse_json(rb'"\ud83d\ude00"')), b'"\xf0\x9f\x98\x80"')
 

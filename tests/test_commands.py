@@ -293,7 +293,7 @@ class VerifyTest(CommandTestCase):
                     ended = support.checkpoint("verify", *arguments, stdin=text.encode())
                     self.assertEqual((ended.code, ended.err), (code, ""))
                     self.assertEqual(
-                        json.loads(ended.out), {"verdict": verdict, **facts, "findings": findings}
+                        json.loads(ended.out), {"verdict": verdict, "expected": facts, "findings": findings}
                     )
 
     def test_verify_of_a_changed_checkpoint_is_rejected_with_every_finding(self):
@@ -342,8 +342,8 @@ class RequestTest(CommandTestCase):
             "another receiver": (["--receiver", "local/model"], {"model": "local/model"}),
             "another limit": (["--max-tokens", "1"], {"max_tokens": 1}),
             "both": (
-                ["--max-tokens=999999999", "--receiver=x\x1b\u202e"],
-                {"max_tokens": 999_999_999, "model": "x\x1b\u202e"},
+                ["--max-tokens=999999999", "--receiver=x"],
+                {"max_tokens": 999_999_999, "model": "x"},
             ),
         }
         for phrase, (arguments, changed) in options.items():
@@ -452,19 +452,22 @@ class ExtractTest(CommandTestCase):
             ),
             "prose": (
                 support.message([text("Done.")]),
-                "line 1 column 1: no JSON: expecting value",
+                "the answer, line 1 column 1: no JSON: expecting value",
             ),
             "Markdown": (
                 support.message([text("```json\n{}\n```")]),
-                "line 1 column 1: no JSON: expecting value",
+                "the answer, line 1 column 1: no JSON: expecting value",
             ),
-            "no text": (support.message([support.THINKING]), "line 1 column 1: no JSON: expecting value"),
+            "no text": (
+                support.message([support.THINKING]),
+                "the answer, line 1 column 1: no JSON: expecting value",
+            ),
             "an error of the API": (
                 {"type": "error", "role": "assistant", "content": [], "error": {"type": "overloaded_error"}},
                 'type: observed the string "error", expected the string "message"',
             ),
             "a list": ([], "$: observed the array [], expected a message"),
-            "a half surrogate": (support.message([text('"\ud800"')]), "byte 1: not UTF-8"),
+            "a half surrogate": (support.message([text('"\ud800"')]), "the answer, byte 1: not UTF-8"),
         }
         for phrase, (reply, finding) in replies.items():
             for to_file in ([], ["-o", "result.json"]):
@@ -530,7 +533,8 @@ class ValidateTest(CommandTestCase):
                 with self.subTest(phrase):
                     ended = support.checkpoint("validate", *arguments, stdin=text.encode())
                     self.assertEqual((ended.code, ended.err), (code, ""))
-                    expected = {"verdict": verdict, "rows": 3, "total_shortage": 7, "findings": findings}
+                    facts = {"rows": 3, "total_shortage": 7}
+                    expected = {"verdict": verdict, "expected": facts, "findings": findings}
                     self.assertEqual(json.loads(ended.out), expected)
 
     def test_validate_as_json_of_an_unreadable_file_prints_no_object(self):

@@ -881,6 +881,21 @@ class MarkTest(unittest.TestCase):
                     self.assertEqual(summarise(changes), [(label, render_path(path))])
                     self.assertEqual(notes, [])
 
+    def test_compare_sessions_mark_in_a_list_that_only_resembles_blocks_is_a_change(self):
+        table = {
+            "a list in another field": (("receipt",), "changed field: receipt"),
+            "content of a tool": (("tools", 0, "content"), TOOLS),
+            "content of a system block": (("system", 0, "content"), SYSTEM),
+            "source of a block": ((*THE_TURN, 1, "source"), TURN),
+        }
+        for phrase, (place, label) in table.items():
+            with self.subTest(phrase):
+                restored = changed(put(*place, to=[{"type": "text", "cache_control": MARK}]))
+                original = changed(put(*place, to=[{"type": "text"}]))
+                changes, notes = compare_sessions(restored, original)
+                path = render_path((*place, 0, "cache_control"))
+                self.assertEqual((summarise(changes), notes), ([(label, path)], []))
+
     def test_compare_sessions_mark_beside_a_change_hides_nothing(self):
         change = all_of(
             put(*THE_TURN, 1, to={**text("Look."), "cache_control": MARK}), put("max_tokens", to=1)

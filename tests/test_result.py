@@ -12,6 +12,7 @@ from checkpoint_demo import (
     build_result,
     compute_shortage,
     parse_json,
+    render_acceptance,
     validate_result,
 )
 from tests.support import CASES
@@ -314,6 +315,11 @@ class StockTest(unittest.TestCase):
         )
         self.assertEqual(json.dumps(build_result(STOCK)), accepted)
         self.assertEqual(build_result([]), {"rows": []})
+
+    def test_render_acceptance_says_rows_and_total(self):
+        self.assertEqual(render_acceptance(STOCK), "accepted: 3 rows, total shortage 7")
+        many = [{"sku": f"S-{number}", "available": 9, "target": 8} for number in range(1_234)]
+        self.assertEqual(render_acceptance(many), "accepted: 1,234 rows, total shortage 0")
 
 
 class ResultTest(unittest.TestCase):

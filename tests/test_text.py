@@ -100,6 +100,7 @@ PAIRED = {
 PATHS = {
     "the whole document": ((), "$"),
     "a key": (("rows",), "rows"),
+    "a key in capitals": (("X", "SKU"), "X.SKU"),
     "an index": ((0,), "[0]"),
     "keys and indexes": (("rows", 1, "shortage"), "rows[1].shortage"),
     "indexes in a row": ((1, 2, "a"), "[1][2].a"),
