@@ -20,6 +20,7 @@ read or written; 3 refused, nothing changed; 70 a bug in this program; 130 inter
 from __future__ import annotations
 
 import argparse
+import codecs
 import contextlib
 import errno
 import hashlib
@@ -168,8 +169,7 @@ def shorten(text: str, most: int = _SHOWN_CHARACTERS) -> str:
 def render_json(value: Any, indent: int | None = None) -> str:
     """Return a parsed value as JSON in printable ASCII: compact, or indented by `indent` spaces."""
     separators = (",", ":") if indent is None else None
-    text = json.dumps(value, allow_nan=False, indent=indent, separators=separators)
-    return text.replace("\x7f", "\\u007f")
+    return json.dumps(value, allow_nan=False, indent=indent, separators=separators)
 
 
 def describe(value: Any) -> str:
@@ -192,6 +192,11 @@ def describe_pair(observed: Any, expected: Any) -> str:
     return "observed {}, expected {}, from character {} on".format(*ends, apart - 12)
 
 
+def build_finding(observed: Any, wanted: str, *at: str | int) -> Finding:
+    """Return the finding for a parsed value that is not what `wanted` says, at its place."""
+    return Finding(render_path(at), f"observed {describe(observed)}, expected {wanted}")
+
+
 def render_path(parts: Iterable[str | int]) -> str:
     """Return a JSON path such as `rows[1].shortage`; the whole document is `$`."""
     path = ""
@@ -199,7 +204,7 @@ def render_path(parts: Iterable[str | int]) -> str:
         if isinstance(part, int):
             path += f"[{part}]"
         elif re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", part):
-            path += f".{part}"
+            path += f".{shorten(part)}"
         else:
             path += f"[{shorten(render_json(part))}]"
     return path.lstrip(".") or "$"
@@ -231,17 +236,19 @@ def parse_json(data: bytes, depth_limit: int = DEPTH_LIMIT) -> Any:
     # 1. A bound on the size, then one decision on the encoding.
     if len(data) > INPUT_LIMIT_BYTES:
         raise JsonError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
+    mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
     try:
-        text = data.decode("utf-8-sig")
+        text = data[mark:].decode()
     except UnicodeDecodeError as error:
-        raise JsonError(f"byte {error.start}", "not UTF-8") from error
+        raise JsonError(f"byte {mark + error.start}", "not UTF-8") from error
     # 2. The standard scanner; what it would let pass becomes a _Fault in the value.
-    faults: list[_Fault] = []
+    faults: dict[str, _Fault] = {}  # one for each reason, however often it is met
     try:
-        value = _scan(text, faults)
+        value = _scan(text, lambda reason: faults.setdefault(reason, _Fault(reason)))
     except json.JSONDecodeError as error:
+        reason = re.sub("( starting)?( at)?:? *$", "", error.msg)
         place = f"line {error.lineno} column {error.colno}"
-        raise JsonError(place, f"no JSON: {error.msg[:1].lower()}{error.msg[1:]}") from error
+        raise JsonError(place, f"no JSON: {reason[:1].lower()}{reason[1:]}") from error
     except RecursionError as error:
         raise JsonError("$", f"nested deeper than {depth_limit} levels") from error
     # 3. Where a fault stands is looked for only when there is one.
@@ -250,13 +257,9 @@ def parse_json(data: bytes, depth_limit: int = DEPTH_LIMIT) -> Any:
     return value
 
 
-def _scan(text: str, faults: list[_Fault]) -> Any:
-    def refuse(reason: str) -> _Fault:
-        faults.append(_Fault(reason))
-        return faults[-1]
-
+def _scan(text: str, refuse: Callable[[str], _Fault]) -> Any:
     def build_object(pairs: list[tuple[str, Any]]) -> Any:
-        value = dict(pairs)
+        value = dict(pairs) if pairs else {}  # before 3.10 dict([]) is four times as large
         if len(value) == len(pairs):
             return value
         first: dict[str, int] = {}
@@ -265,12 +268,13 @@ def _scan(text: str, faults: list[_Fault]) -> Any:
 
     def build_float(digits: str) -> Any:
         number = float(digits)
-        return number if abs(number) != float("inf") else refuse(f"{shorten(digits)} is too large a number")
+        return number if abs(number) != float("inf") else refuse("a number too large for a double")
 
     def build_int(digits: str) -> Any:
-        if len(digits.lstrip("-")) > DIGITS_LIMIT:
-            return refuse(f"an integer of more than {DIGITS_LIMIT:,} digits")
-        return int(digits)
+        if len(digits.lstrip("-")) <= DIGITS_LIMIT:
+            with contextlib.suppress(ValueError):  # an interpreter may be told to read even less
+                return int(digits)
+        return refuse(f"an integer of more than {DIGITS_LIMIT:,} digits")
 
     def decode(parse_int: Callable[[str], Any] | None) -> Any:
         return json.loads(
@@ -281,15 +285,15 @@ def _scan(text: str, faults: list[_Fault]) -> Any:
             parse_int=parse_int,
         )
 
-    if getattr(sys, "get_int_max_str_digits", int)() != DIGITS_LIMIT:
-        return decode(build_int)
-    try:
-        return decode(None)
-    except json.JSONDecodeError:
-        raise
-    except ValueError:  # the interpreter's own limit on digits, which does not say where
-        faults.clear()
-        return decode(build_int)
+    # The interpreter's own limit on digits is faster, but does not say where it was passed.
+    if getattr(sys, "get_int_max_str_digits", int)() == DIGITS_LIMIT:
+        try:
+            return decode(None)
+        except json.JSONDecodeError:
+            raise
+        except ValueError:
+            pass
+    return decode(build_int)
 
 
 def _is_deeper(value: Any, depth_limit: int) -> bool:
@@ -308,17 +312,20 @@ def _is_deeper(value: Any, depth_limit: int) -> bool:
 
 def _locate_fault(value: Any, depth_limit: int) -> JsonError:
     """Return the error for the first fault in document order."""
-    waiting: list[tuple[Path, Any]] = [((), value)]
-    while waiting:
-        path, node = waiting.pop()
-        if isinstance(node, _Fault):
-            return JsonError(render_path(path), node.reason)
-        if isinstance(node, (dict, list)):
-            if len(path) >= depth_limit:
-                return JsonError(shorten(render_path(path)), f"nested deeper than {depth_limit} levels")
-            children = node.items() if isinstance(node, dict) else enumerate(node)
-            waiting += reversed([((*path, key), child) for key, child in children])
-    raise AssertionError("a fault was counted that stands nowhere in the value")
+    path: list[str | int] = []
+    branches: list[Iterator[tuple[str | int, Any]]] = [iter([(0, value)])]
+    while branches:
+        part, node = next(branches[-1], (0, MISSING))
+        path[len(branches) - 1 :] = [part]
+        if node is MISSING:
+            branches.pop()
+        elif isinstance(node, _Fault):
+            return JsonError(shorten(render_path(path[1:])), node.reason)
+        elif isinstance(node, (dict, list)):
+            if len(branches) > depth_limit:
+                return JsonError(shorten(render_path(path[1:])), f"nested deeper than {depth_limit} levels")
+            branches.append(iter(node.items() if isinstance(node, dict) else enumerate(node)))
+    raise AssertionError("a fault was met that stands nowhere in the value")
 
 
 # --- Canonical JSON and digests ----------------------------------------------
@@ -537,21 +544,20 @@ def find_message_faults(reply: Any) -> list[Finding]:
     """Return what keeps a parsed reply from being a whole message of the Messages API.
 
     A whole message is an object with `type` message, `role` assistant and `content` a list of
-    objects that each have a string `type`. What stands in the blocks is judged elsewhere. Pure.
+    objects that each have a string `type`; of the blocks that are none the first is named. What
+    stands in the blocks is judged elsewhere. Pure.
     """
     if not isinstance(reply, dict):
-        return [Finding("$", f"observed {describe(reply)}, expected a message")]
+        return [build_finding(reply, "a message")]
     findings = []
     for field, expected in (("type", "message"), ("role", "assistant")):
-        if reply.get(field) != expected:
-            findings.append(Finding(field, describe_pair(reply.get(field, MISSING), expected)))
+        findings += list_differences(reply.get(field, MISSING), expected, field)
     content = reply.get("content", MISSING)
     if not isinstance(content, list):
-        return [*findings, Finding("content", f"observed {describe(content)}, expected a list of blocks")]
+        return [*findings, build_finding(content, "a list of blocks", "content")]
     for index, block in enumerate(content):
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-            message = f"observed {describe(block)}, expected a block with a type"
-            findings.append(Finding(f"content[{index}]", message))
+            return [*findings, build_finding(block, "a block with a type", "content", index)]
     return findings
 
 
@@ -562,29 +568,26 @@ def find_reply_faults(message: dict[str, Any], stop_reason: str, tool: str | Non
     tool with empty input and an id; without, none. Text blocks must hold text; thinking and unknown
     blocks are left alone, but none whose type ends in tool_use. Pure.
     """
-    findings = []
     observed = message.get("stop_reason", MISSING)
-    if observed != stop_reason:
-        meaning = _STOP_REASONS.get(observed) if isinstance(observed, str) else None
-        reason = f" ({meaning})" if meaning else ""
-        findings.append(Finding("stop_reason", describe_pair(observed, stop_reason) + reason))
-    calls = 0
+    findings = list_differences(observed, stop_reason, "stop_reason")
+    if findings and isinstance(observed, str) and observed in _STOP_REASONS:
+        findings[0].message += f" ({_STOP_REASONS[observed]})"
+    called = False
     for index, block in enumerate(message["content"]):
         kind, at = block["type"], ("content", index)
-        if kind == "text" and not isinstance(block.get("text"), str):
-            wrong = f"observed {describe(block.get('text', MISSING))}, expected a string"
-            findings.append(Finding(f"content[{index}].text", wrong))
-        elif kind == "tool_use" and tool and not calls:
-            calls += 1
+        if kind == "tool_use" and tool and not called:
+            called = True
             findings += list_differences(block.get("name", MISSING), tool, *at, "name")
             findings += list_differences(block.get("input", MISSING), {}, *at, "input")
             if not isinstance(block.get("id"), str) or not block["id"]:
-                wrong = f"observed {describe(block.get('id', MISSING))}, expected a tool call id"
-                findings.append(Finding(f"content[{index}].id", wrong))
+                findings.append(build_finding(block.get("id", MISSING), "a tool call id", *at, "id"))
         elif kind.endswith("tool_use"):
-            wanted = "no further tool call" if tool else "no tool call"
-            findings.append(Finding(f"content[{index}]", f"observed {describe(block)}, expected {wanted}"))
-    if tool and not calls:
+            findings.append(
+                build_finding(block, f"no call but one of {tool}" if tool else "no tool call", *at)
+            )
+        elif kind == "text" and not isinstance(block.get("text"), str):
+            findings.append(build_finding(block.get("text", MISSING), "a string", *at, "text"))
+    if tool and not called:
         findings.append(Finding("content", f"observed no tool call, expected one of {tool}"))
     return findings
 
@@ -595,8 +598,8 @@ def parse_answer(message: dict[str, Any]) -> Any:
     The message must have passed find_message_faults and find_reply_faults. Raises JsonError for
     anything that is not one JSON value: prose, Markdown, an empty answer. Pure.
     """
-    text = "".join(block["text"] for block in message["content"] if block["type"] == "text")
-    return parse_json(text.encode("utf-8", "surrogatepass"))
+    texts = [block["text"] for block in message["content"] if block["type"] == "text"]
+    return parse_json("".join(texts).encode("utf-8", "surrogatepass"))
 
 
 def validate_result(result: Any, rows: list[dict[str, Any]]) -> list[Finding]:
@@ -606,61 +609,59 @@ def validate_result(result: Any, rows: list[dict[str, Any]]) -> list[Finding]:
     SKU exactly once, in any order, and its shortage as an integer; nothing missing, nothing more.
     `rows` must have unique SKUs. Pure.
     """
-    # 1. One object with the key rows, an array, and no other key.
-    if not isinstance(result, dict):
-        return [Finding("$", f"observed {describe(result)}, expected an object with the key rows")]
-    findings = [
-        Finding(render_path([key]), describe_pair(result[key], MISSING)) for key in result if key != "rows"
-    ]
-    observed_rows = result.get("rows", MISSING)
-    if not isinstance(observed_rows, list):
-        return [*findings, Finding("rows", f"observed {describe(observed_rows)}, expected an array of rows")]
-    # 2. Each row is right, or its faults are named.
     expected = {row["sku"]: compute_shortage(row) for row in rows}
     missing = dict(expected)
-    for index, row in enumerate(observed_rows):
-        if type(row) is dict and len(row) == 2:
-            sku, shortage = row.get("sku"), row.get("shortage")
-            if type(sku) is str and type(shortage) is int and missing.get(sku) == shortage:
-                del missing[sku]
-                continue
-        findings += _find_row_faults(index, row, expected, missing)
+    # 1. One object with the key rows, an array, and no other key.
+    if not isinstance(result, dict):
+        return [build_finding(result, "an object with the key rows")]
+    findings: list[Finding] = []
+    for key, value in result.items():
+        if key != "rows":
+            findings += list_differences(value, MISSING, key)
+        elif not isinstance(value, list):
+            findings.append(build_finding(value, "an array of rows", "rows"))
+        else:
+            findings += _find_row_faults(value, expected, missing)
     # 3. Every SKU of the source was there.
-    for sku, shortage in missing.items():
-        row = {"sku": sku, "shortage": shortage}
-        findings.append(Finding("rows", f"observed no row for {describe(sku)}, expected {describe(row)}"))
+    if "rows" not in result:
+        findings.append(build_finding(MISSING, "an array of rows", "rows"))
+    elif isinstance(result["rows"], list):
+        for sku, shortage in missing.items():
+            wanted = describe({"sku": sku, "shortage": shortage})
+            findings.append(Finding("rows", f"observed no row for {describe(sku)}, expected {wanted}"))
     return findings
 
 
-def _find_row_faults(
-    index: int, row: Any, expected: dict[str, int], missing: dict[str, int]
-) -> list[Finding]:
-    """Return what is wrong with one row; its SKU, where it is one, leaves `missing`."""
-    if not isinstance(row, dict):
-        return [
-            Finding(f"rows[{index}]", f"observed {describe(row)}, expected an object with sku and shortage")
-        ]
-    at = ("rows", index)
-    extra = [key for key in row if key not in ("sku", "shortage")]
-    findings = [Finding(render_path([*at, key]), describe_pair(row[key], MISSING)) for key in extra]
-    sku, shortage = row.get("sku", MISSING), row.get("shortage", MISSING)
-    if not isinstance(sku, str):
-        findings.append(
-            Finding(f"rows[{index}].sku", f"observed {describe(sku)}, expected a SKU as a string")
-        )
-    elif sku not in expected:
-        findings.append(
-            Finding(f"rows[{index}].sku", f"observed {describe(sku)}, expected a SKU of the source")
-        )
-    elif sku not in missing:
-        findings.append(Finding(f"rows[{index}].sku", f"observed {describe(sku)} again, expected it once"))
-    if not isinstance(sku, str) or sku not in expected:
-        if type(shortage) is not int:
-            wrong = f"observed {describe(shortage)}, expected an integer"
-            findings.append(Finding(f"rows[{index}].shortage", wrong))
-        return findings
-    missing.pop(sku, None)
-    return findings + list_differences(shortage, expected[sku], *at, "shortage")
+def _find_row_faults(observed: list[Any], expected: dict[str, int], missing: dict[str, int]) -> list[Finding]:
+    """Return what is wrong with the rows of a result; a SKU that is among them leaves `missing`."""
+    findings: list[Finding] = []
+    for index, row in enumerate(observed):
+        # 2. Each row is right, or its faults are named.
+        if type(row) is dict and len(row) == 2:
+            name, shortage = row.get("sku"), row.get("shortage")
+            if type(name) is str and type(shortage) is int and missing.get(name) == shortage:
+                del missing[name]
+                continue
+        if not isinstance(row, dict):
+            findings.append(build_finding(row, "an object with sku and shortage", "rows", index))
+            continue
+        sku: Any = row.get("sku")
+        known = isinstance(sku, str) and sku in expected
+        for key in (*row, *(key for key in ("sku", "shortage") if key not in row)):
+            value, at = row.get(key, MISSING), ("rows", index, key)
+            if key == "shortage" and known:
+                findings += list_differences(value, expected[sku], *at)
+            elif key == "shortage" and type(value) is not int:
+                findings.append(build_finding(value, "an integer", *at))
+            elif key == "sku" and not known:
+                findings.append(build_finding(value, "a SKU of the source", *at))
+            elif key == "sku" and sku not in missing:
+                findings.append(Finding(render_path(at), f"observed {describe(sku)} again, expected it once"))
+            elif key not in ("sku", "shortage"):
+                findings += list_differences(value, MISSING, *at)
+        if known:
+            missing.pop(sku, None)
+    return findings
 
 
 # --- Session replay: was the conversation restored exactly? -------------------
@@ -689,7 +690,7 @@ def compare_sessions(
     def compare(label: str, observed: Any, expected: Any, *at: str | int) -> None:
         findings = list_differences(observed, expected, *at)
         if findings:
-            changes[label] = changes.get(label, []) + findings
+            changes.setdefault(label, []).extend(findings)
 
     # 1. The prefix.
     for field in ("system", "tools"):
@@ -711,9 +712,8 @@ def compare_sessions(
     if unmatched:
         changes["unmatched tool result"] = unmatched
     pairs = list(zip_longest(behind, expected_behind, fillvalue=MISSING))
-    has_results = any(block.get("type") == "tool_use" for block in _list_blocks(expected_turn))
     for index, (message, expected_message) in enumerate(pairs):
-        if index or not has_results:
+        if index or not _has_calls(expected_turn):
             compare("changed later messages", message, expected_message, "messages", first + index)
         elif not unmatched:
             compare("changed tool result", message, expected_message, "messages", first)
@@ -738,19 +738,21 @@ def find_unmatched_results(turn: Any, behind: list[Any], first: int) -> list[Fin
     `first` is the index of the first of them in the session. Pure.
     """
     waiting: dict[str, list[str]] = {}  # each call's id -> the places of its calls without a result
+    findings = []
     for place, block in enumerate(_list_blocks(turn)):
         if block.get("type") == "tool_use":
             path = render_path(["messages", first - 1, "content", place, "id"])
             waiting.setdefault(render_json(block.get("id")), []).append(path)
-    findings = []
     for index, message in enumerate(behind):
+        if _has_calls(message):
+            break  # what follows belongs to this later turn
         in_front = index == 0
         for place, block in enumerate(_list_blocks(message)):
             if block.get("type") != "tool_result":
                 in_front = False
                 continue
             call, wrong = render_json(block.get("tool_use_id")), ""
-            if waiting.get(call):
+            if waiting.get(call) and isinstance(block.get("tool_use_id"), str):
                 waiting[call].pop()
                 wrong = "" if in_front else "expected it at the beginning of the next message"
             else:
@@ -767,11 +769,7 @@ def find_unmatched_results(turn: Any, behind: list[Any], first: int) -> list[Fin
 def _find_turn(messages: list[Any]) -> int:
     """Return the index of the last assistant message with a tool_use, else of the last assistant message."""
     turns = [index for index, message in enumerate(messages) if _is_assistant(message)]
-    with_calls = [
-        index
-        for index in turns
-        if any(block.get("type") == "tool_use" for block in _list_blocks(messages[index]))
-    ]
+    with_calls = [index for index in turns if _has_calls(messages[index])]
     return (with_calls or turns or [len(messages)])[-1]
 
 
@@ -782,6 +780,10 @@ def _split_turn(messages: list[Any]) -> tuple[Any, list[Any]]:
 
 def _is_assistant(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") == "assistant"
+
+
+def _has_calls(message: Any) -> bool:
+    return _is_assistant(message) and any(block.get("type") == "tool_use" for block in _list_blocks(message))
 
 
 def _list_blocks(message: Any) -> list[dict[str, Any]]:
@@ -1106,11 +1108,11 @@ _RESULT_CHANGES = {
     "refuses null for 0": (":0", ":null", "rows[1].shortage"),
     "refuses a missing SKU": (',{"shortage":4,"sku":"DEMO-003"}', "", "rows"),
     "refuses an unknown SKU": ("001", "004", "rows[0].sku"),
-    "refuses a repeated SKU": ("002", "001", "rows[1].sku"),
+    "refuses a repeated SKU": ('0,"sku":"DEMO-002"', '3,"sku":"DEMO-001"', "rows[1].sku"),
     "refuses a missing field": ('"shortage":4,', "", "rows[2].shortage"),
     "refuses an unexpected field": (":4", ':4,"order":true', "rows[2].order"),
     "refuses a key beside rows": ("]}", '],"summary":"done"}', "summary"),
-    "refuses rows as an object": ("[", '{"DEMO-001":3},"was":[', "was"),
+    "refuses rows as an object": ("[", '{"DEMO-001":3},"was":[', "rows"),
     "refuses Markdown in front of it": ('{"rows"', '```json\n{"rows"', "line 1 column 1"),
     "refuses prose behind it": ("]}", "]}\nDone.", "line 2 column 1"),
 }

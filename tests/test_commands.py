@@ -507,8 +507,8 @@ class ValidateTest(CommandTestCase):
             "no zero row and a key too many": (
                 '{"rows":[{"sku":"DEMO-001","shortage":3},{"sku":"DEMO-003","shortage":4.0}],"note":null}',
                 [
-                    "note: observed null, expected nothing",
                     "rows[1].shortage: observed the number 4.0, expected the integer 4",
+                    "note: observed null, expected nothing",
                     'rows: observed no row for the string "DEMO-002",'
                     ' expected the object {"sku":"DEMO-002","shortage":0}',
                 ],
@@ -554,7 +554,7 @@ class BadInputTest(CommandTestCase):
             "two values": (b"{}\n{}", "line 2 column 1: no JSON: extra data"),
             "a repeated key": (b'{"a":1,"a":2}', '$: the key the string "a" stands there twice'),
             "NaN": (b'{"a":NaN}', "a: NaN is no JSON number"),
-            "a huge number": (b"[1e999]", "[0]: 1e999 is too large a number"),
+            "a huge number": (b"[1e999]", "[0]: a number too large for a double"),
             "a huge integer": (b"[" + b"7" * 5_000 + b"]", "[0]: an integer of more than 4,300 digits"),
             "prose": (b"I have finished.", "line 1 column 1: no JSON: expecting value"),
         }

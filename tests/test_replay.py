@@ -690,7 +690,14 @@ PAIRS = {
             " expected one for a call of the turn",
         ],
     ),
-    "ids that cannot be keys": ([call(["a"]), call({"b": 1})], [user(result({"b": 1}), result(["a"]))], []),
+    "an id that is no string": (
+        [call(["a"])],
+        [user(result(["a"]))],
+        [
+            NO_RESULT.format(0, '["a"]'),
+            'messages[3].content[0].tool_use_id: observed a result for ["a"], expected one',
+        ],
+    ),
     "an id that cannot be a key, of no call": (
         [call([])],
         [user(result({}))],
@@ -1065,8 +1072,11 @@ class OddRecordTest(unittest.TestCase):
                 record = changed(
                     all_of(put(*THE_TURN, 2, "id", to=odd), put(*THE_RESULTS, 0, "tool_use_id", to=odd))
                 )
-                self.assertEqual(compare_sessions(record, copy.deepcopy(record)), ({}, []))
-                self.assertEqual(list(compare_sessions(record, RECORD)[0]), [TURN, RESULT])
+                pairs = isinstance(odd, str)  # what is no string is no id, on either side
+                label = [] if pairs else [UNMATCHED]
+                self.assertEqual(list(compare_sessions(record, copy.deepcopy(record))[0]), label)
+                expected = [TURN, RESULT] if pairs else [TURN, UNMATCHED]
+                self.assertEqual(list(compare_sessions(record, RECORD)[0]), expected)
 
     def test_compare_sessions_deepest_record_that_is_read_is_compared(self):
         block = text("a")

@@ -64,17 +64,26 @@ MESSAGE_FAULTS = {
         message({"type": "text"}),
         ['content: observed the object {"type":"text"}, expected a list of blocks'],
     ),
-    "blocks that are none": (
-        message([text("a"), "b", None, [], {}, {"type": None}, {"type": ["text"]}, {"Type": "text"}]),
-        [
-            'content[1]: observed the string "b", expected a block with a type',
-            "content[2]: observed null, expected a block with a type",
-            "content[3]: observed the array [], expected a block with a type",
-            "content[4]: observed the object {}, expected a block with a type",
-            'content[5]: observed the object {"type":null}, expected a block with a type',
-            'content[6]: observed the object {"type":["text"]}, expected a block with a type',
-            'content[7]: observed the object {"Type":"text"}, expected a block with a type',
-        ],
+    "blocks that are none, of which the first is named": (
+        message([text("a"), "b", None]),
+        ['content[1]: observed the string "b", expected a block with a type'],
+    ),
+    "a block that is null": (message([None]), ["content[0]: observed null, expected a block with a type"]),
+    "a block that is a list": (
+        message([[]]),
+        ["content[0]: observed the array [], expected a block with a type"],
+    ),
+    "a block without a type": (
+        message([{"Type": "text"}]),
+        ['content[0]: observed the object {"Type":"text"}, expected a block with a type'],
+    ),
+    "a block whose type is null": (
+        message([{"type": None}]),
+        ['content[0]: observed the object {"type":null}, expected a block with a type'],
+    ),
+    "a block whose type is a list": (
+        message([{"type": ["text"]}]),
+        ['content[0]: observed the object {"type":["text"]}, expected a block with a type'],
     ),
 }
 
@@ -238,13 +247,17 @@ CALL_FAULTS = {
     ),
     "a second call": (
         message([tool_call(), {"type": "tool_use", "id": "b"}], "tool_use"),
-        ['content[1]: observed the object {"type":"tool_use","id":"b"}, expected no further tool call'],
+        [
+            'content[1]: observed the object {"type":"tool_use","id":"b"},'
+            " expected no call but one of read_stock"
+        ],
     ),
     "calls of other kinds beside the call": (
         message([tool_call(), {"type": "mcp_tool_use"}, {"type": "server_tool_use"}], "tool_use"),
         [
-            'content[1]: observed the object {"type":"mcp_tool_use"}, expected no further tool call',
-            'content[2]: observed the object {"type":"server_tool_use"}, expected no further tool call',
+            'content[1]: observed the object {"type":"mcp_tool_use"}, expected no call but one of read_stock',
+            'content[2]: observed the object {"type":"server_tool_use"},'
+            " expected no call but one of read_stock",
         ],
     ),
     "text that is none beside the call": (

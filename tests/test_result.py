@@ -166,20 +166,20 @@ REFUSED = {
     ),
     "a SKU missing": (
         without(1, "sku"),
-        ["rows[1].sku: observed nothing, expected a SKU as a string", NO_ROW["DEMO-002"]],
+        ["rows[1].sku: observed nothing, expected a SKU of the source", NO_ROW["DEMO-002"]],
     ),
     "a SKU of null": (
         rows((1, {"sku": None})),
-        ["rows[1].sku: observed null, expected a SKU as a string", NO_ROW["DEMO-002"]],
+        ["rows[1].sku: observed null, expected a SKU of the source", NO_ROW["DEMO-002"]],
     ),
     "a SKU as a number": (
         rows((1, {"sku": 2})),
-        ["rows[1].sku: observed the integer 2, expected a SKU as a string", NO_ROW["DEMO-002"]],
+        ["rows[1].sku: observed the integer 2, expected a SKU of the source", NO_ROW["DEMO-002"]],
     ),
     "a SKU that cannot be a key": (
         rows((1, {"sku": ["DEMO-002"]})),
         [
-            'rows[1].sku: observed the array ["DEMO-002"], expected a SKU as a string',
+            'rows[1].sku: observed the array ["DEMO-002"], expected a SKU of the source',
             NO_ROW["DEMO-002"],
         ],
     ),
@@ -224,7 +224,7 @@ REFUSED = {
     "an empty row": (
         {"rows": [*ROWS, {}]},
         [
-            "rows[3].sku: observed nothing, expected a SKU as a string",
+            "rows[3].sku: observed nothing, expected a SKU of the source",
             "rows[3].shortage: observed nothing, expected an integer",
         ],
     ),

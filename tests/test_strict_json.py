@@ -225,14 +225,14 @@ FAULTS = {
     "NaN": (b"NaN", "$", "NaN is no JSON number"),
     "Infinity in an array": (b"[1,[2,Infinity]]", "[1][1]", "Infinity is no JSON number"),
     "-Infinity in an object": (b'{"a":{"b":-Infinity}}', "a.b", "-Infinity is no JSON number"),
-    "a number that overflows": (b'{"a":1e400}', "a", "1e400 is too large a number"),
-    "a negative number that overflows": (b"-1e400", "$", "-1e400 is too large a number"),
-    "a number that overflows with a point": (b"[1.8e308]", "[0]", "1.8e308 is too large a number"),
-    "an exponent of nine digits": (b"1E+999999999", "$", "1E+999999999 is too large a number"),
+    "a number that overflows": (b'{"a":1e400}', "a", "a number too large for a double"),
+    "a negative number that overflows": (b"-1e400", "$", "a number too large for a double"),
+    "a number that overflows with a point": (b"[1.8e308]", "[0]", "a number too large for a double"),
+    "an exponent of nine digits": (b"1E+999999999", "$", "a number too large for a double"),
     "a long number that overflows": (
         b"[9%s.0]" % NINES,
         "[0]",
-        f"{'9' * 72}... (4,303 characters) is too large a number",
+        "a number too large for a double",
     ),
     "4,301 digits": (b"[9%s]" % NINES, "[0]", "an integer of more than 4,300 digits"),
     "4,301 digits behind a minus": (b'{"a":-9%s}' % NINES, "a", "an integer of more than 4,300 digits"),
@@ -278,7 +278,7 @@ FAULTS = {
     "the first of two faults, a long integer behind": (
         b"[1e999,9%s]" % NINES,
         "[0]",
-        "1e999 is too large a number",
+        "a number too large for a double",
     ),
 }
 
