@@ -660,7 +660,10 @@ class Attempt:
         try:
             request = urllib.request.Request(url, data, headers, method="POST")
             with _build_opener(self).open(request, timeout=timeout_seconds + 1) as response:
-                self.headers, self.http_status = response.headers, response.status
+                with self._lock:
+                    if self._given_up:  # what was cut off may look like the end of the headers
+                        raise _TransportError("given up")
+                    self.headers, self.http_status = response.headers, response.status
                 _receive(response, self.body)
         except (OSError, http.client.HTTPException, ValueError, _TransportError) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
