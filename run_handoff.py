@@ -1229,9 +1229,12 @@ class Inspector:
         name = f"{step.number}-response.json"
         if "response_sha256" not in observed:
             return Outcome(**facts)
-        if self.files[name] is None:
+        body = self.files[name]
+        if body is None:
             self._find(name, f"it is missing, though {self._line()} tells of it")
-        return Outcome(self.files[name], **facts)
+        elif digest_bytes(body) != observed["response_sha256"]:
+            self._find(name, f"its digest is not what {self._line()} says")
+        return Outcome(body, **facts)
 
     def check_leftovers(self, closed: bool) -> None:
         """Find what is there though the course of the run does not come to it."""

@@ -10,7 +10,7 @@ from unittest import mock
 
 import checkpoint_demo
 import run_handoff
-from tests.support import GOOD_RUN, KEY, RunTestCase, handoff, message, respond, text
+from tests.support import ANSWERED, CALLED, ENDED, GOOD_RUN, KEY, RunTestCase, handoff, message, respond, text
 
 
 def chain(records):
@@ -87,7 +87,7 @@ class ChangedFileTest(InspectTestCase):
                 at = len(data) // 2
                 changed = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
                 folder = self.seal(self.copy(**{name: changed}))
-                self.check(folder, 1, name if "response" not in name else "ledger.jsonl line")
+                self.check(folder, 1, name)
 
     def test_stranger_is_only_noted(self):
         folder = self.copy()
@@ -322,3 +322,29 @@ class JsonReportTest(InspectTestCase):
     def test_key_is_nowhere(self):
         ended = self.inspect("run", "--json")
         self.assertNotIn(KEY, ended.out)
+
+
+class SwappedFileTest(InspectTestCase):
+    def test_file_of_another_good_run_is_found(self):
+        other = [respond({**reply, "id": "msg_other"}) for reply in (CALLED, ENDED, ANSWERED)]
+        self.assertEqual(self.live(self.serve(*other), out="other").code, 0)
+        theirs = self.files("other")
+        swapped = [name for name, data in theirs.items() if data != self.good[name]]
+        expected = {"1-response.json", "2-response.json", "3-response.json", "ledger.jsonl", "SHA256SUMS"}
+        self.assertEqual(set(swapped), expected)
+        for name in swapped:
+            with self.subTest(name):
+                self.check(self.copy(**{name: theirs[name]}), 1)
+                if name != "SHA256SUMS":
+                    self.check(self.seal(self.copy(**{name: theirs[name]})), 1, "ledger.jsonl line")
+
+    def test_right_result_beside_a_handoff_of_another_checkpoint_is_found(self):
+        rows = [{"sku": "DEMO-001", "available": 0, "target": 3}, *checkpoint_demo.STOCK[1:]]
+        handoff_text = checkpoint_demo.render_handoff(checkpoint_demo.build_checkpoint(rows)).encode()
+        folder = self.seal(self.copy(**{"handoff.txt": handoff_text}))
+        self.check(folder, 1, "handoff.txt byte", "the evidence does not hold")
+
+    def test_ledger_of_100_mebibytes_is_refused_at_once(self):
+        folder = self.copy()
+        os.truncate(os.path.join(folder, "ledger.jsonl"), 100 * 2**20)
+        self.check(folder, 1, "ledger.jsonl: observed more than 67,108,864 bytes")

@@ -1,0 +1,161 @@
+"""Try the runner against counterparts that nobody here wrote; run by .ci/run, in a throw-away folder.
+
+    peers.py aimock CLI.js     whole live runs against the npm package @copilotkit/aimock
+    peers.py sdk FOLDER        a run's stored requests against the types of the anthropic package
+
+Prints a line for each check, `passed: NAME` or `FAILED: NAME`, and exits 1 if one failed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+KEY = "sk-invented-0123456789abcdef"
+ANSWER = (
+    '{"rows":[{"sku":"DEMO-001","shortage":3},'
+    '{"sku":"DEMO-002","shortage":0},'
+    '{"sku":"DEMO-003","shortage":4}]}'
+)
+
+CALL = {
+    "match": {"toolName": "read_stock", "hasToolResult": False},
+    "response": {"toolCalls": [{"name": "read_stock", "arguments": {}}]},
+}
+END = {"match": {"toolName": "read_stock"}, "response": {"content": "The stock was read."}}
+
+
+def answer(text: str, **overrides: object) -> dict[str, object]:
+    """Return the fixture of the receiver's answer."""
+    return {"match": {}, "response": {"content": text, **overrides}}
+
+
+def error(status: int, kind: str) -> dict[str, object]:
+    """Return the fixture of an error in front of everything."""
+    return {"match": {}, "response": {"error": {"type": kind, "message": "Not now."}, "status": status}}
+
+
+# What the server does: (fixtures, its options, the last request's state, the run's exit code).
+CASES = {
+    "a tool call, its result, a final answer": ([CALL, END, answer(ANSWER)], [], "confirmed", 0),
+    "overloaded": ([error(529, "overloaded_error")], [], "failed", 4),
+    "rate-limited": ([error(429, "rate_limit_error")], [], "failed", 4),
+    "rate-limited at random, each time": ([CALL], ["--chaos-ratelimit", "1"], "failed", 4),
+    "cut connection": ([CALL], ["--chaos-disconnect", "1"], "unclear", 5),
+    "dropped with a 500": ([CALL], ["--chaos-drop", "1"], "unclear", 5),
+    "malformed JSON": ([CALL], ["--chaos-malformed", "1"], "unclear", 5),
+    "max_tokens": ([CALL, END, answer(ANSWER[:40], finishReason="length")], [], "confirmed", 4),
+    "fenced answer": ([CALL, END, answer(f"```json\n{ANSWER}\n```")], [], "confirmed", 1),
+    "duplicate key": (
+        [CALL, END, answer(ANSWER.replace('"shortage":3', '"shortage":9,"shortage":3'))],
+        [],
+        "confirmed",
+        1,
+    ),
+}
+
+
+def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run run_handoff.py."""
+    command = [sys.executable, str(ROOT / "run_handoff.py"), *arguments]
+    environment = {**os.environ, "OFOX_API_KEY": KEY}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def try_aimock(cli: str, fixtures: list[object], options: list[str], state: str, code: int) -> str:
+    """Do one live run against the server; return what is wrong, or nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "fixtures.json")
+        path.write_text(json.dumps({"fixtures": fixtures}))
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = str(probe.getsockname()[1])
+        server = subprocess.Popen(
+            ["node", cli, "-p", port, "-f", str(path), "--log-level", "silent", *options]
+        )
+        try:
+            wait_for(port)
+            run = os.path.join(folder, "run")
+            ended = run_script("--live", "--endpoint", f"http://127.0.0.1:{port}/v1/messages", "--out", run)
+            inspected = run_script("--inspect", run, "--json")
+        finally:
+            server.terminate()
+            server.wait()
+        states = [request["state"] for request in json.loads(inspected.stdout)["requests"].values()]
+        last = [seen for seen in states if seen != "not planned"][-1:]
+        if (ended.returncode, inspected.returncode, last) != (code, code, [state]):
+            codes = f"exit {ended.returncode}, inspected {inspected.returncode}, {states}"
+            return f"{codes}\n{ended.stderr}{inspected.stderr}"
+    return ""
+
+
+def wait_for(port: str) -> None:
+    """Wait until something listens on a port."""
+    for _ in range(100):
+        try:
+            socket.create_connection(("127.0.0.1", int(port)), 1).close()
+            return
+        except OSError:
+            time.sleep(0.1)
+    raise TimeoutError("the server did not start")
+
+
+def find_unknown(given: object, checked: object, path: str) -> list[str]:
+    """Return the paths of keys that a validated copy does not have; its lazy parts are gone through."""
+    if isinstance(given, dict):
+        if not isinstance(checked, dict):
+            return [path]
+        unknown = [f"{path}.{key}" for key in given if key not in checked]
+        return unknown + [
+            fault
+            for key in given
+            if key in checked
+            for fault in find_unknown(given[key], checked[key], f"{path}.{key}")
+        ]
+    if isinstance(given, list):
+        items = list(checked)  # forces what pydantic validates only when it is asked for
+        if len(items) != len(given):
+            return [path]
+        return [
+            fault for at, item in enumerate(given) for fault in find_unknown(item, items[at], f"{path}[{at}]")
+        ]
+    return [] if given == checked else [path]
+
+
+def check_sdk(folder: str) -> list[tuple[str, str]]:
+    """Return (check, what is wrong) for each stored request of a run."""
+    import pydantic
+    from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+
+    adapter = pydantic.TypeAdapter(MessageCreateParamsNonStreaming)
+    checks = []
+    for path in sorted(pathlib.Path(folder).glob("*-request.json")):
+        body = json.loads(path.read_bytes())
+        try:
+            faults = find_unknown(body, adapter.validate_python(body), path.name)
+        except pydantic.ValidationError as error:
+            faults = [str(error)]
+        checks.append((f"the SDK's types take {path.name}", "\n".join(faults)))
+    return checks
+
+
+def main() -> int:
+    """Run the checks that the command line names."""
+    kind, what = sys.argv[1:]
+    if kind == "aimock":
+        checks = [(f"aimock: {name}", try_aimock(what, *case)) for name, case in CASES.items()]
+    else:
+        checks = check_sdk(what)
+    for name, fault in checks:
+        print(f"FAILED: {name}\n{fault}" if fault else f"passed: {name}")
+    return 1 if not checks or any(fault for _, fault in checks) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
