@@ -57,12 +57,12 @@ class HandoffError(Exception):
     exit_code = EXIT_UNUSABLE
     verdict = "cannot go on"
 
-    def __init__(self, what: str, why: str, then: str) -> None:
-        super().__init__(what, why, then)
-        self.what, self.why, self.then = what, why, then
+    def __init__(self, what: str, why: str, next_step: str) -> None:
+        super().__init__(what, why, next_step)
+        self.what, self.why, self.next_step = what, why, next_step
 
     def __str__(self) -> str:
-        return f"{self.verdict}: {self.what}\n  why: {self.why}\n  next: {self.then}"
+        return f"{self.verdict}: {self.what}\n  why: {self.why}\n  next: {self.next_step}"
 
 
 class UsageError(HandoffError):
@@ -76,8 +76,8 @@ class UnreadableError(HandoffError):
 
     verdict = "unreadable"
 
-    def __init__(self, path: str, fault: str, then: str = "name a file that you can read") -> None:
-        super().__init__(f"{show(path)}: {fault}", "only what was read whole is judged", then)
+    def __init__(self, path: str, fault: str, next_step: str = "name a file that you can read") -> None:
+        super().__init__(f"{show(path)}: {fault}", "only what was read whole is judged", next_step)
 
 
 class UnwritableError(HandoffError):
@@ -109,11 +109,6 @@ class ExistsError(RefusedError):
             "what exists is never overwritten",
             "move it away, or name another place",
         )
-
-
-def explain(error: Exception) -> str:
-    """Return what an exception says, without the number and the name that an OSError adds."""
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 class JsonError(ValueError):
@@ -164,6 +159,11 @@ def show(text: str) -> str:
 def shorten(text: str, most: int = _SHOWN_CHARACTERS) -> str:
     """Return the text, cut to `most` characters with its full length said."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
+
+
+def explain(error: Exception) -> str:
+    """Return what an exception says, without the number and the name that an OSError adds."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def render_json(value: Any, indent: int | None = None) -> str:
@@ -224,16 +224,18 @@ class _Fault:
         self.reason = reason
 
 
-def parse_json(data: bytes, depth_limit: int = DEPTH_LIMIT) -> Any:
+def parse_json(data: bytes | str, depth_limit: int = DEPTH_LIMIT) -> Any:
     """Return the value of a JSON text (RFC 8259), read strictly.
 
-    UTF-8, a leading byte-order mark allowed. Objects become dicts, arrays lists, integers ints
+    Bytes must be UTF-8, a leading byte-order mark allowed. Objects become dicts, arrays lists, integers ints
     (`-0` is 0), other numbers floats (IEEE doubles). A lone surrogate that is written as an escape
     is kept. Raises JsonError with the place for everything else, and for: a key that an object has
     twice, NaN and Infinity, a number too large for a double, an integer of more than 4,300 digits,
     text behind the value, nesting deeper than `depth_limit`, more than 64 MiB. Pure.
     """
     # 1. A bound on the size, then one decision on the encoding.
+    if isinstance(data, str):
+        data = data.encode("utf-8", "surrogatepass")
     if len(data) > INPUT_LIMIT_BYTES:
         raise JsonError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
     mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
@@ -248,7 +250,8 @@ def parse_json(data: bytes, depth_limit: int = DEPTH_LIMIT) -> Any:
     except json.JSONDecodeError as error:
         reason = re.sub("( starting)?( at)?:? *$", "", error.msg)
         place = f"line {error.lineno} column {error.colno}"
-        raise JsonError(place, f"no JSON: {reason[:1].lower()}{reason[1:]}") from error
+        here = f" at {render_json(text[error.pos : error.pos + 16])}" if text[error.pos :] else " at the end"
+        raise JsonError(place, f"no JSON: {reason[:1].lower()}{reason[1:]}{here}") from error
     except RecursionError as error:
         raise JsonError("$", f"nested deeper than {depth_limit} levels") from error
     # 3. Where a fault stands is looked for only when there is one.
@@ -421,7 +424,7 @@ SCHEMA_VERSION = 1
 OPERATION = "read_stock"
 OPERATION_ID = "read-stock-1"
 
-# What a difference means, by the place where it begins.
+# What a difference means, by how its path begins; the first that fits counts.
 _REASONS = {
     "schema_version": "an unknown schema version",
     "task_id": "this is another task",
@@ -522,7 +525,7 @@ def build_receiver_request(
     }
 
 
-# --- Result: taken out of a reply, and judged --------------------------------
+# --- Reply: a whole message, a finished turn ---------------------------------
 
 REPLY_DEPTH_LIMIT = 100  # a reply is nested into the next request, which must stay readable
 
@@ -535,11 +538,6 @@ _STOP_REASONS = {
 }
 
 
-def render_acceptance(rows: list[dict[str, Any]]) -> str:
-    """Return the verdict on an accepted result for stock rows. Pure."""
-    return f"accepted: {len(rows):,} rows, total shortage {sum(map(compute_shortage, rows))}"
-
-
 def find_message_faults(reply: Any) -> list[Finding]:
     """Return what keeps a parsed reply from being a whole message of the Messages API.
 
@@ -549,6 +547,9 @@ def find_message_faults(reply: Any) -> list[Finding]:
     """
     if not isinstance(reply, dict):
         return [build_finding(reply, "a message")]
+    error = describe_api_error(reply)
+    if error:
+        return [Finding("$", f"observed an error ({error}), expected a message")]
     findings = []
     for field, expected in (("type", "message"), ("role", "assistant")):
         findings += list_differences(reply.get(field, MISSING), expected, field)
@@ -559,6 +560,14 @@ def find_message_faults(reply: Any) -> list[Finding]:
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
             return [*findings, build_finding(block, "a block with a type", "content", index)]
     return findings
+
+
+def describe_api_error(reply: Any) -> str:
+    """Return what a parsed error body of the Messages API says, or "" for any other reply. Pure."""
+    error = reply.get("error") if isinstance(reply, dict) and reply.get("type") == "error" else None
+    if not isinstance(error, dict) or not isinstance(error.get("type"), str):
+        return ""
+    return f"{shorten(show(error['type']))}: {describe(error.get('message', MISSING))}"
 
 
 def find_reply_faults(message: dict[str, Any], stop_reason: str, tool: str | None = None) -> list[Finding]:
@@ -583,13 +592,16 @@ def find_reply_faults(message: dict[str, Any], stop_reason: str, tool: str | Non
                 findings.append(build_finding(block.get("id", MISSING), "a tool call id", *at, "id"))
         elif kind.endswith("tool_use"):
             findings.append(
-                build_finding(block, f"no call but one of {tool}" if tool else "no tool call", *at)
+                build_finding(block, f"exactly one call of {tool}" if tool else "no tool call", *at)
             )
         elif kind == "text" and not isinstance(block.get("text"), str):
             findings.append(build_finding(block.get("text", MISSING), "a string", *at, "text"))
     if tool and not called:
-        findings.append(Finding("content", f"observed no tool call, expected one of {tool}"))
+        findings.append(Finding("content", f"observed no tool call, expected exactly one call of {tool}"))
     return findings
+
+
+# --- Result: taken out of a reply, and judged --------------------------------
 
 
 def parse_answer(message: dict[str, Any]) -> Any:
@@ -599,7 +611,12 @@ def parse_answer(message: dict[str, Any]) -> Any:
     anything that is not one JSON value: prose, Markdown, an empty answer. Pure.
     """
     texts = [block["text"] for block in message["content"] if block["type"] == "text"]
-    return parse_json("".join(texts).encode("utf-8", "surrogatepass"))
+    return parse_json("".join(texts))
+
+
+def render_acceptance(rows: list[dict[str, Any]]) -> str:
+    """Return the verdict on an accepted result for stock rows. Pure."""
+    return f"accepted: {len(rows):,} rows, total shortage {sum(map(compute_shortage, rows))}"
 
 
 def validate_result(result: Any, rows: list[dict[str, Any]]) -> list[Finding]:
@@ -968,11 +985,11 @@ class Terminal:
         self.holding = False
         self.interrupted = False
 
-    def result(self, text: str, colour: str = "") -> None:
+    def write_out(self, text: str, colour: str = "") -> None:
         """Write lines to standard output; a colour (red, green, yellow) shows on a terminal only."""
         self._write(sys.stdout, text, colour)
 
-    def talk(self, text: str, colour: str = "") -> None:
+    def write_err(self, text: str, colour: str = "") -> None:
         """Write lines to standard error."""
         self._write(sys.stderr, text, colour)
 
@@ -1039,18 +1056,24 @@ def run_command(name: str, command: Callable[[Terminal], int]) -> int:
         finally:
             terminal.holding = True  # what is still to be said is said
     except HandoffError as error:
-        terminal.talk(f"{name}: {error}")
+        terminal.write_err(f"{name}: {error}")
         code = error.exit_code
     except KeyboardInterrupt:
-        terminal.talk(f"{name}: interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like")
+        terminal.write_err(
+            f"{name}: interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like"
+        )
         code = EXIT_INTERRUPTED
     except MemoryError:
-        terminal.talk(f"{name}: {HandoffError('out of memory', 'the input is too large', 'give it less')}")
+        terminal.write_err(
+            f"{name}: {HandoffError('out of memory', 'the input is too large', 'give it less')}"
+        )
         code = EXIT_UNUSABLE
     except Exception:
         import traceback
 
-        terminal.talk(f"{name}: a bug in this program, please report it\n{traceback.format_exc().rstrip()}")
+        terminal.write_err(
+            f"{name}: a bug in this program, please report it\n{traceback.format_exc().rstrip()}"
+        )
         code = EXIT_BUG
     finally:
         if ours:
@@ -1186,11 +1209,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError for arguments that do not fit."""
-        raise UsageError(show(message), "the command line does not fit", f"see {self.prog} --help")
+        raise UsageError(show(message), "what is not understood is never guessed", f"see {self.prog} --help")
 
     def print_help(self, file: Any = None) -> None:
         """Write the help to standard output."""
-        self.terminal.result(self.format_help().rstrip())
+        self.terminal.write_out(self.format_help().rstrip())
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Raise HelpShown: after its help a parser has nothing more to do."""
@@ -1211,7 +1234,7 @@ def model_id(text: str) -> str:
 def positive_int(text: str) -> int:
     """Return the integer that an argument gives in plain digits, 1 to 9 of them, not 0."""
     if not re.fullmatch("[1-9][0-9]{0,8}", text):
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, observed {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 999999999, observed {text!r}")
     return int(text)
 
 
@@ -1222,11 +1245,11 @@ def _cmd_self_test(terminal: Terminal, arguments: list[str]) -> int:
     for group, check, passed in run_self_test():
         if group != shown:
             shown = group
-            terminal.result(group)
-        terminal.result(f"  {'ok    ' if passed else 'FAILED'}  {check}", "" if passed else "red")
+            terminal.write_out(group)
+        terminal.write_out(f"  {'ok    ' if passed else 'FAILED'}  {check}", "" if passed else "red")
         failed, total = failed + (not passed), total + 1
     verdict = f"{total} checks: {total - failed} passed, {failed} failed"
-    terminal.result(verdict, "red" if failed else "green")
+    terminal.write_out(verdict, "red" if failed else "green")
     return EXIT_REJECTED if failed else EXIT_DONE
 
 
@@ -1300,7 +1323,7 @@ def _cmd_request(terminal: Terminal, arguments: list[str]) -> int:
         help=f"default: {RECEIVER_MODEL}",
     )
     parser.add_argument(
-        "--max-tokens", metavar="N", type=positive_int, default=MAX_TOKENS, help="default: 4096"
+        "--max-tokens", metavar="N", type=positive_int, default=MAX_TOKENS, help=f"default: {MAX_TOKENS}"
     )
     options = parser.parse_args(arguments)
     data, then = read_input(options.handoff), "write it with prepare"
@@ -1312,7 +1335,7 @@ def _cmd_request(terminal: Terminal, arguments: list[str]) -> int:
         raise UnreadableError(options.handoff, f"not UTF-8 at byte {error.start}", then) from error
     if not handoff.strip():
         raise UnreadableError(options.handoff, "it holds no text, which the API would refuse", then)
-    terminal.result(render_json(build_receiver_request(handoff, options.receiver, options.max_tokens)))
+    terminal.write_out(render_json(build_receiver_request(handoff, options.receiver, options.max_tokens)))
     return EXIT_DONE
 
 
@@ -1334,12 +1357,14 @@ def _cmd_extract(terminal: Terminal, arguments: list[str]) -> int:
         findings = [Finding(place + error.place, error.reason)]
     if findings:
         for finding in findings:
-            terminal.talk(str(finding))
-        terminal.talk(f"rejected: {_count(findings)}, no finished answer in {show(options.response)}", "red")
+            terminal.write_err(str(finding))
+        terminal.write_err(
+            f"rejected: {_count(findings)}, no finished answer in {show(options.response)}", "red"
+        )
         return EXIT_REJECTED
     text = render_json(answer, 2)
     if options.out in (None, "-"):
-        terminal.result(text)
+        terminal.write_out(text)
     else:
         _write_and_say(terminal, {options.out: f"{text}\n".encode()})
     return EXIT_DONE
@@ -1375,13 +1400,13 @@ def _say_verdict(
     if as_json:
         listed = [{"path": finding.path, "message": finding.message} for finding in findings]
         verdict = "rejected" if findings else passed.partition(":")[0]
-        terminal.result(render_json({"verdict": verdict, "expected": expected, "findings": listed}, 2))
+        terminal.write_out(render_json({"verdict": verdict, "expected": expected, "findings": listed}, 2))
     elif findings:
         for finding in findings:
-            terminal.talk(str(finding))
-        terminal.result(f"rejected: {_count(findings)}", "red")
+            terminal.write_err(str(finding))
+        terminal.write_out(f"rejected: {_count(findings)}", "red")
     else:
-        terminal.result(passed, "green")
+        terminal.write_out(passed, "green")
     return EXIT_REJECTED if findings else EXIT_DONE
 
 
@@ -1393,7 +1418,7 @@ def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> None:
     terminal.holding = True  # the files are all there or all taken back, whatever is pressed
     write_new_files(files)
     for path in files:
-        terminal.result(f"wrote {show(path)}")
+        terminal.write_out(f"wrote {show(path)}")
 
 
 COMMANDS = {

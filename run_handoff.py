@@ -94,28 +94,41 @@ class EvidenceBroken(Exception):
 _NEW_RUN = "start a new run in a new folder, see --out"
 # What a person is told of a run without an accepted answer: (verdict, why, what to do next).
 _ENDS = {
-    EXIT_REJECTED: ("rejected", "only what was proved is accepted", f"read the evidence, then {_NEW_RUN}"),
-    EXIT_FAILED: (
-        "failed",
-        "a run that cannot go on is ended, never repeated",
-        f"mend the cause, then {_NEW_RUN}",
+    "rejected": (
+        "only an answer that was proved right is accepted",
+        f"see all of it with checkpoint_demo.py extract 3-response.json; {_NEW_RUN}",
     ),
-    EXIT_UNCLEAR: (
-        "unclear",
+    "broken": (
+        "evidence is only worth something as a whole",
+        "keep the folder as it is, and take every request in it for unclear: look it up at the provider",
+    ),
+    "failed": (
+        "a run that cannot go on is ended, and nothing is sent again",
+        "mend the cause (401, 403: the key; 404: endpoint or model; 429: wait; cut off: --max-tokens), then"
+        f" {_NEW_RUN}",
+    ),
+    "unclear": (
         "a request that may have been processed may have been billed",
-        f"look it up at the provider (usage page, request id); only then {_NEW_RUN}",
+        f"look it up at the provider by time and request id (--inspect shows both); only then {_NEW_RUN}",
     ),
-    EXIT_INTERRUPTED: ("interrupted", "Ctrl-C was pressed", _NEW_RUN),
+    "interrupted": ("Ctrl-C was pressed", _NEW_RUN),
+}
+_WORDS = {
+    EXIT_DONE: "accepted",
+    EXIT_REJECTED: "rejected",
+    EXIT_FAILED: "failed",
+    EXIT_UNCLEAR: "unclear",
+    EXIT_INTERRUPTED: "interrupted",
 }
 
 
 class RunError(HandoffError):
-    """A run has no accepted answer; its evidence is kept."""
+    """A run has no accepted answer, or its evidence does not hold; what there is of it is kept."""
 
-    def __init__(self, exit_code: int, folder: str, end: str) -> None:
+    def __init__(self, exit_code: int, folder: str, end: str, verdict: str | None = None) -> None:
         self.exit_code = exit_code
-        self.verdict, why, then = _ENDS[exit_code]
-        super().__init__(f"the run in {show(folder)}: {show(end)}", why, then)
+        self.verdict = verdict or _WORDS[exit_code]
+        super().__init__(f"the run in {show(folder)}: {show(end)}", *_ENDS[self.verdict])
 
 
 # --- Tokens and money: whole micro-dollars -----------------------------------
@@ -163,12 +176,16 @@ def render_usd(micro_usd: int | None) -> str:
     return "unknown" if micro_usd is None else f"{micro_usd // 10**6}.{micro_usd % 10**6:06}"
 
 
+def parse_usd(text: str) -> int | None:
+    """Return the micro-dollars that render_usd wrote. Pure."""
+    return None if text == "unknown" else int(text.replace(".", ""))
+
+
 def sum_costs(records: list[dict[str, Any]]) -> int | None:
     """Return what the requests in a ledger cost together in micro-dollars; None if one is unknown. Pure."""
-    costs = [record["cost_usd"] for record in records if "cost_usd" in record]
-    if is_unclear(records) or "unknown" in costs:
-        return None
-    return sum(int(cost.replace(".", "")) for cost in costs)
+    costs = [parse_usd(record["cost_usd"]) for record in records if "cost_usd" in record]
+    known = [cost for cost in costs if cost is not None]
+    return None if is_unclear(records) or len(known) < len(costs) else sum(known)
 
 
 # --- The three requests ------------------------------------------------------
@@ -352,7 +369,8 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
         return FAILED, f"nothing was sent: {trouble}", None
     # 2. The server refused it, whatever else it said.
     reply, fault = _parse_reply(outcome.body or b"")
-    said = _describe_api_error(reply)
+    error = demo.describe_api_error(reply)
+    said = f" ({error})" if error else ""
     if status in _REDIRECTS:
         return FAILED, f"HTTP {status}: a redirect, which is not followed", None
     if status is not None and 400 <= status < 500 and status != 408:
@@ -361,11 +379,9 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
         return FAILED, f"HTTP 529: the request was not started{said}", None
     # 3. A whole message came back.
     if status == 200 and not trouble:
-        return (
-            (UNCLEAR, f"HTTP 200 without a whole message: {fault}{said}", None)
-            if fault
-            else (CONFIRMED, "", reply)
-        )
+        if not fault:
+            return CONFIRMED, "", reply
+        return UNCLEAR, f"HTTP 200 without a whole message: {fault}", None
     # 4. It may have been processed.
     about = "no reply" if status is None else f"HTTP {status}"
     return UNCLEAR, f"{about}: {trouble or 'the request may have been processed'}{said}", None
@@ -381,14 +397,6 @@ def _parse_reply(body: bytes) -> tuple[Any, str]:
         return None, str(error)
     faults = demo.find_message_faults(reply)
     return reply, str(faults[0]) if faults else ""
-
-
-def _describe_api_error(reply: Any) -> str:
-    """Return what the API's error body says, or "" for any other reply."""
-    error = reply.get("error") if isinstance(reply, dict) and reply.get("type") == "error" else None
-    if not isinstance(error, dict) or not isinstance(error.get("type"), str):
-        return ""
-    return f" ({shorten(show(error['type']))}: {describe(error.get('message', MISSING))})"
 
 
 def find_misfits(step: Step, message: dict[str, Any], key_removed: bool) -> list[Finding]:
@@ -556,27 +564,27 @@ class Key:
 
 def read_key(variable: str) -> Key:
     """Return the key that an environment variable holds. Raises RefusedError, which never shows it."""
-    value = os.environ.get(variable)
-    then = f"set it with: export {show(variable)}=..."
+    value = os.environ.get(variable, "")
+    next_step = f"set it with: export {variable}=..."
     if not value:
         raise RefusedError(
-            f"no key in {show(variable)}", "the environment variable is not set, or empty", then
+            f"no key in {variable}", "the environment variable is not set, or empty", next_step
         )
     if not re.fullmatch("[!-~]{16,}", value):
         why = "a key is 16 or more printable ASCII characters without spaces"
-        raise RefusedError(f"the key in {show(variable)} cannot be used", why, then)
+        raise RefusedError(f"the key in {variable} cannot be used", why, next_step)
     return Key(value)
 
 
 def check_endpoint(url: str) -> None:
     """Raise RefusedError unless the key may be sent to a URL: https, or http on loopback."""
-    import ipaddress
     import urllib.parse
 
     def refuse(fault: str) -> RefusedError:
-        then = "name an https URL, or http on 127.0.0.1 or localhost"
+        shown = "" if "@" in url else f" {show(url)}"  # in front of it a password may stand
+        next_step = "name an https URL, or http on 127.0.0.1 or localhost"
         return RefusedError(
-            f"the endpoint {show(url)}: {fault}", "a key goes only where nobody listens in", then
+            f"the endpoint{shown}: {fault}", "a key goes only where nobody listens in", next_step
         )
 
     try:
@@ -589,13 +597,20 @@ def check_endpoint(url: str) -> None:
         raise refuse("it is no URL with a host, in printable ASCII")
     if "@" in parts.netloc or parts.fragment:
         raise refuse("a user name or a fragment stands in it")
-    try:
-        loopback = host == "localhost" or ipaddress.ip_address(host) in map(ipaddress.ip_address, ("::1",))
-        loopback = loopback or ipaddress.ip_address(host) in ipaddress.ip_network("127.0.0.0/8")
-    except ValueError:
-        loopback = False
-    if parts.scheme != "https" and not (parts.scheme == "http" and loopback):
+    if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(host)):
         raise refuse("the key would go over a network unencrypted")
+
+
+def _is_loopback(host: str) -> bool:
+    """Return whether a URL's host is localhost, in 127.0.0.0/8, or ::1, written in full."""
+    import ipaddress
+
+    if host in ("localhost", "::1"):
+        return True
+    try:
+        return ipaddress.IPv4Address(host) in ipaddress.ip_network("127.0.0.0/8")
+    except ValueError:
+        return False
 
 
 class _TransportError(Exception):
@@ -651,7 +666,7 @@ class Attempt:
                 # Not the SSL socket's own shutdown, which takes its state away under the reader.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
-    def talk(self, url: str, headers: dict[str, str], data: bytes, timeout_seconds: float) -> None:
+    def run(self, url: str, headers: dict[str, str], data: bytes, timeout_seconds: float) -> None:
         """Send the request and receive the reply; what breaks becomes `trouble`. Runs in a thread."""
         import http.client
         import urllib.error
@@ -780,12 +795,12 @@ def send_request(
     }
     attempt = Attempt()
     begun = time.monotonic()
-    threading.Thread(target=attempt.talk, args=(url, headers, data, timeout_seconds), daemon=True).start()
+    threading.Thread(target=attempt.run, args=(url, headers, data, timeout_seconds), daemon=True).start()
     while not attempt.done.wait(0.1):
         passed = time.monotonic() - begun
         why = wait(passed)
         if why is None and passed >= timeout_seconds:
-            why = f"no whole reply within {timeout_seconds:g} s"
+            why = f"time-out after {timeout_seconds:g} s"
         if why is not None:
             attempt.give_up(why)
             break
@@ -876,8 +891,8 @@ class Recorder:
             demo.flush_folder(os.path.dirname(self.folder) or ".")
         except FileExistsError as error:
             why = "a run's folder is evidence and is never reused"
-            then = f"read it with --inspect {show(self.folder)}, or name a new one with --out DIR"
-            raise RefusedError(f"{show(self.folder)} already exists", why, then) from error
+            next_step = f"read it with --inspect {show(self.folder)}, or name a new one with --out DIR"
+            raise RefusedError(f"{show(self.folder)} already exists", why, next_step) from error
         except OSError as error:
             if made:
                 os.rmdir(self.folder)
@@ -921,7 +936,7 @@ class Recorder:
         self._prev_sha256 = digest_bytes(line)
         self.records.append(record)
         if state != PLANNED:
-            self._terminal.talk(f"  {operation_id:20} {state.replace('_', ' ')}")
+            self._terminal.write_err(f"  {operation_id:20} {state.replace('_', ' ')}")
 
     def send(self, step: Step, data: bytes) -> Outcome:
         """Send a request whose in_flight record is on disk; it raises for any other."""
@@ -1232,7 +1247,8 @@ class Inspector:
         body = self.files[name]
         if body is None:
             self._find(name, f"it is missing, though {self._line()} tells of it")
-        elif digest_bytes(body) != observed["response_sha256"]:
+            raise EvidenceBroken
+        if digest_bytes(body) != observed["response_sha256"]:
             self._find(name, f"its digest is not what {self._line()} says")
         return Outcome(body, **facts)
 
@@ -1242,6 +1258,8 @@ class Inspector:
             self._find(self._line(), "it stands behind the run's last record")
         if closed and self.files[SUMS] is None:
             self._find(SUMS, "it is missing, though the run was closed")
+        if self.findings:
+            return  # which may be why the course did not come to the rest
         states = {record["operation_id"]: record["state"] for record in self.records}
         # The reply to an unclear request may have got its name before the record of it failed.
         unclear = [step for step in STEPS if states.get(step.operation_id) in (IN_FLIGHT, UNCLEAR)]
@@ -1259,16 +1277,16 @@ class Inspector:
         sums = self.files[SUMS]
         if sums is None:
             return
-        observed = sums.split(b"\n")
-        expected = render_sums({name: self.files[name] for name in FILES}).split(b"\n")
-        if observed == expected:
+        expected = {name: render_sums({name: self.files[name]}) for name in FILES}
+        if sums == b"".join(expected.values()):
             self.checks.append(f"{SUMS} holds the digest of every file")
             return
-        for line in expected:
-            if line not in observed:
-                self._find(line.decode()[66:] or SUMS, f"its digest is not what {SUMS} says")
-        if set(observed) >= set(expected):
-            self._find(SUMS, "it does not hold each file once, in their order, and nothing else")
+        lines = sums.splitlines(keepends=True)
+        changed = [name for name, line in expected.items() if line and line not in lines]
+        for name in changed:
+            self._find(name, f"its digest is not what {SUMS} says")
+        if not changed:
+            self._find(SUMS, "it names files that are not there, or not each once and in order")
 
     def _next(self) -> dict[str, Any]:
         if len(self.records) == len(self.ledger):
@@ -1315,9 +1333,7 @@ def _compare_bytes(observed: bytes, expected: bytes) -> list[Finding]:
 def inspect_run(folder: str) -> tuple[Inspector, int, str]:
     """Return (inspector, exit code, verdict) for an evidence folder, from its files alone.
 
-    1. Read every file; follow no link. 2. Check each line of the ledger, and their chain. 3. Go
-    through the run again, comparing every file and record. 4. Nothing may be left over. 5. Check
-    SHA256SUMS. Raises UnreadableError for what cannot be read, or is no run's folder.
+    Raises UnreadableError for what cannot be read, or is no run's folder.
     """
     try:
         names = sorted(os.listdir(folder))
@@ -1326,14 +1342,14 @@ def inspect_run(folder: str) -> tuple[Inspector, int, str]:
     strangers = [name for name in names if name not in (*FILES, SUMS)]
     if strangers == names and not all(name.endswith(".part") for name in names):
         raise UnreadableError(folder, f"no {LEDGER} is in it", "name a run's folder")
-    # 1. and 2.
+    # 1. Read every file, follow no link, and check each line of the ledger and their chain.
     inspector = Inspector(folder)
     inspector.notes += [f"{show(name)} is no file of a run" for name in strangers]
     code, verdict = EXIT_REJECTED, ""
     try:
-        # 3.
+        # 2. Go through the run again, and compare every file and record.
         code, verdict = carry_out(inspector, inspector.read_plan())
-        # 4.
+        # 3. Nothing may be left over.
         inspector.check_leftovers(closed=True)
     except EvidenceEnds:
         code = EXIT_UNCLEAR if is_unclear(inspector.records) else EXIT_FAILED
@@ -1342,7 +1358,7 @@ def inspect_run(folder: str) -> tuple[Inspector, int, str]:
         inspector.check_leftovers(closed=False)
     except EvidenceBroken:
         pass
-    # 5.
+    # 4. Every digest must be that of its file.
     inspector.check_sums()
     if inspector.findings:
         return inspector, EXIT_REJECTED, "the evidence does not hold"
@@ -1361,13 +1377,14 @@ def list_requests(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
 def render_table(records: list[dict[str, Any]]) -> str:
     """Return a run's requests as a table of at most 80 columns, from its ledger's records. Pure."""
     table = [("request", "model", "state", "tokens", "s", "cost")]
-    asked = [str(records[0].get(step.asks)).rpartition("/")[2][:20] if records else "-" for step in STEPS]
+    asked = [str(records[0].get(step.asks)).rpartition("/")[2] if records else "-" for step in STEPS]
     for (operation_id, last), model in zip(list_requests(records).items(), asked):
         usage, elapsed = last.get("usage"), last.get("elapsed_milliseconds")
         tokens = [str(usage.get(field, "?")) for field in _TOKEN_FIELDS] if isinstance(usage, dict) else ["-"]
         seconds = f"{elapsed / 1_000:.1f}" if isinstance(elapsed, int) else "-"
         state, cost = str(last["state"]).replace("_", " "), str(last.get("cost_usd", "-"))
-        table.append((operation_id, model, state, "/".join(tokens), seconds, cost))
+        shown = model if len(model) <= 20 else f"{model[:19]}~"
+        table.append((operation_id, shown, state, "/".join(tokens), seconds, cost))
     costs = [str(record.get("cost_usd", "-")) for record in records if record["operation_id"] == RUN]
     table.append(("together", "", "", "", "", costs[-1] if costs else "-"))
     return "\n".join(f"{a:20} {b:20} {c:11} {d:>10} {e:>5} {f:>9}".rstrip() for a, b, c, d, e, f in table)
@@ -1379,12 +1396,10 @@ def list_model_warnings(records: list[dict[str, Any]]) -> list[str]:
     for step in STEPS:
         for record in records:
             if (record["operation_id"], record["state"]) == (step.operation_id, CONFIRMED):
-                asked, answered = records[0].get(step.asks), record.get("model", MISSING)
+                asked, answered = records[0].get(step.asks), record.get("model", "a model without a name")
                 if asked != answered:
-                    lines.append(
-                        f"warning: {step.operation_id} asked {describe(asked)}, {describe(answered)} answered"
-                    )
-    return lines
+                    lines.append(f"warning: {step.operation_id}: asked for {asked}, answered by {answered}")
+    return [shorten(show(line), 200) for line in lines]
 
 
 # --- Command line ------------------------------------------------------------
@@ -1403,7 +1418,7 @@ def _perform(terminal: Terminal, plan: Plan, key: Key, folder: str, announcement
     terminal.redact, terminal.holding = key.remove_from_text, True
     try:
         recorder = Recorder(folder, key, send, terminal)
-        terminal.talk(announcement)
+        terminal.write_err(announcement)
         code, verdict = carry_out(recorder, plan)
     except EvidenceError as error:  # not even the ledger could be begun
         raise RunError(EXIT_FAILED, folder, str(error)) from error
@@ -1411,33 +1426,35 @@ def _perform(terminal: Terminal, plan: Plan, key: Key, folder: str, announcement
         recorder.close()
     except EvidenceError as error:
         code, verdict = code or EXIT_FAILED, f"{verdict}; then {error}"
-    terminal.holding = False
     for line in list_model_warnings(recorder.records):
-        terminal.talk(line, "yellow")
-    terminal.result(render_table(recorder.records))
+        terminal.write_err(line, "yellow")
+    terminal.write_out(render_table(recorder.records))
     if code != EXIT_DONE:
         raise RunError(code, folder, verdict)
-    terminal.result(verdict, "green")
+    terminal.write_out(verdict, "green")
+    terminal.holding = False
     return code
 
 
-def _run_live(terminal: Terminal, options: Any) -> int:
-    plan = _build_plan(options, options.endpoint or ENDPOINT, rehearsal=False)
-    folder = options.out or "handoff-run"
-    check_endpoint(plan.facts["endpoint"])
-    key = read_key(options.key_env or KEY_ENVIRONMENT)
-    if any(key.value in text for text in (plan.facts["endpoint"], *plan.models.values(), folder)):
-        raise RefusedError(
-            "the key stands in another option", "it would be written down", "leave it out there"
-        )
-    ceiling = render_usd(estimate_ceiling(plan))
+def _run_live(terminal: Terminal, options: Any, folder: str) -> int:
+    check_endpoint(options.endpoint)
+    key = read_key(options.key_env)
+    if any(key.value in text for text in (options.endpoint, options.sender, options.receiver, folder)):
+        what = "the key stands in another option"
+        raise RefusedError(what, "it would be written down", "leave it out there")
+    plan = _build_plan(options, options.endpoint, rehearsal=False)
+    ceiling = estimate_ceiling(plan)
+    cost = (
+        "unknown, a model has no list price" if ceiling is None else f"at most {render_usd(ceiling)} dollars"
+    )
     announcement = (
         "up to three paid requests, none of them ever repeated:\n"
-        f"  endpoint  {show(plan.facts['endpoint'])}\n"
-        f"  sender    {plan.models['sender']} (two requests)\n"
-        f"  receiver  {plan.models['receiver']} (one request)\n"
+        f"  endpoint  {options.endpoint}\n"
+        f"  key       from {options.key_env}\n"
+        f"  sender    {options.sender} (two requests)\n"
+        f"  receiver  {options.receiver} (one request)\n"
         f"  folder    {show(folder)}\n"
-        f"  cost      at most {ceiling} dollars, a ceiling for planning and no guarantee"
+        f"  cost      {cost}: an estimate for planning, no guarantee"
     )
     return _perform(terminal, plan, key, folder, announcement)
 
@@ -1458,105 +1475,121 @@ def _run_checks(terminal: Terminal, options: Any) -> int:
     import tempfile
 
     failed = [check for _, check, passed in demo.run_self_test() if not passed]
-    terminal.result(f"local checks: {f'{len(failed)} failed, see self-test' if failed else 'all passed'}")
+    outcome = f"{len(failed)} failed, see checkpoint_demo.py self-test" if failed else "all passed"
+    terminal.write_out(f"local checks: {outcome}", "red" if failed else "")
     with tempfile.TemporaryDirectory() as folder:
         run = os.path.join(folder, "run")
         _run_rehearsal(terminal, options, run)
         _, code, verdict = inspect_run(run)
-    terminal.result(f"inspected: {verdict if code else 'every file and record holds'}")
+    terminal.write_out(f"inspected: {verdict if code else 'every file and record holds'}")
     return code or (EXIT_REJECTED if failed else EXIT_DONE)
 
 
 def _run_inspection(terminal: Terminal, options: Any) -> int:
-    inspector, code, verdict = inspect_run(options.inspect)
+    inspector, code, end = inspect_run(options.inspect)
+    verdict = "broken" if inspector.findings else _WORDS[code]
     if options.json:
         findings = [{"path": finding.path, "message": finding.message} for finding in inspector.findings]
-        report = {"verdict": verdict, "exit_code": code, "requests": list_requests(inspector.ledger)}
-        lists = {"findings": findings, "notes": inspector.notes, "checks": inspector.checks}
-        terminal.result(render_json({**report, **lists, "records": inspector.ledger}, 2))
+        report = {"verdict": verdict, "why": end, "exit_code": code, "findings": findings}
+        lists = {"notes": inspector.notes, "checks": inspector.checks, "records": inspector.ledger}
+        terminal.write_out(render_json({**report, "requests": list_requests(inspector.ledger), **lists}, 2))
         return code
-    terminal.result(
-        "\n".join([render_table(inspector.ledger), *(f"ok: {check}" for check in inspector.checks)])
-    )
+    terminal.write_out(render_table(inspector.ledger))
+    for check in inspector.checks:
+        terminal.write_out(f"ok: {check}")
     for line in (*list_model_warnings(inspector.ledger), *(f"note: {note}" for note in inspector.notes)):
-        terminal.talk(line, "yellow")
+        terminal.write_err(line, "yellow")
     for finding in inspector.findings:
-        terminal.talk(str(finding), "red")
+        terminal.write_err(str(finding), "red")
     if code != EXIT_DONE:
-        raise RunError(code, options.inspect, verdict)
-    terminal.result("the files agree with each other, which does not show who wrote them, or when")
-    terminal.result(verdict, "green")
+        raise RunError(code, options.inspect, end, verdict)
+    terminal.write_out("the files agree with each other, which does not show who wrote them, or when")
+    terminal.write_out(end, "green")
     return code
 
 
 def _build_plan(options: Any, endpoint: str, rehearsal: bool) -> Plan:
     facts = {
         "endpoint": endpoint,
-        "sender": options.sender or SENDER_MODEL,
-        "receiver": options.receiver or demo.RECEIVER_MODEL,
-        "max_tokens": options.max_tokens or demo.MAX_TOKENS,
-        "timeout_seconds": options.timeout or TIMEOUT_SECONDS,
+        "sender": options.sender,
+        "receiver": options.receiver,
+        "max_tokens": options.max_tokens,
+        "timeout_seconds": options.timeout,
         "rehearsal": rehearsal,
     }
     return Plan(demo.STOCK, facts)
 
 
-def _build_parser(terminal: Terminal) -> demo.Parser:
-    about = "Without a mode: check this program, and rehearse a whole run in a temporary folder."
+def _folder(text: str) -> str:
+    import argparse
+
+    if not text:
+        raise argparse.ArgumentTypeError("expected the name of a folder")
+    return text.rstrip(os.sep) or text
+
+
+def _variable(text: str) -> str:
+    import argparse
+
+    if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,99}", text):  # it may be a key: it is not shown
+        raise argparse.ArgumentTypeError("expected the name of an environment variable, not its value")
+    return text
+
+
+_RUNS = ("--live", "--rehearse")
+_ALL_RUNS = (*_RUNS, "no mode")
+# Option: (the modes it goes with, its metavar, what checks it, its default, what it is).
+_OPTIONS: dict[str, tuple[tuple[str, ...], str, Callable[[str], Any], Any, str]] = {
+    "--out": (_RUNS, "DIR", _folder, None, "a run's new folder (default: handoff-run, handoff-rehearsal)"),
+    "--endpoint": (("--live",), "URL", str, ENDPOINT, "where requests go"),
+    "--key-env": (("--live",), "NAME", _variable, KEY_ENVIRONMENT, "the variable that holds the key"),
+    "--sender": (_ALL_RUNS, "MODEL", demo.model_id, SENDER_MODEL, "the model that begins"),
+    "--receiver": (_ALL_RUNS, "MODEL", demo.model_id, demo.RECEIVER_MODEL, "the model that goes on"),
+    "--max-tokens": (_ALL_RUNS, "N", demo.positive_int, demo.MAX_TOKENS, "the limit of each reply"),
+    "--timeout": (_ALL_RUNS, "SECONDS", demo.positive_int, TIMEOUT_SECONDS, "the limit of each request"),
+}
+
+
+def _parse_options(terminal: Terminal, arguments: list[str]) -> Any:
+    about = (
+        "Hand a task from one model to another, and keep the evidence. Without a mode: check this"
+        " program, and rehearse a whole run in a temporary folder."
+    )
     parser = demo.Parser(terminal, "", about)
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument(
-        "--rehearse", action="store_true", help="do a run against a server on loopback, keep the folder"
-    )
+    mode.add_argument("--rehearse", action="store_true", help="do a run on loopback, and keep its folder")
     mode.add_argument("--live", action="store_true", help="do a run: up to three paid requests")
-    mode.add_argument("--inspect", metavar="DIR", help="judge a run again from its files alone")
-    default = "(default: %s)"
-    parser.add_argument("--out", metavar="DIR", help=default % "handoff-run, or handoff-rehearsal")
-    parser.add_argument("--endpoint", metavar="URL", help=default % ENDPOINT)
-    parser.add_argument(
-        "--key-env", metavar="NAME", help=f"the variable that holds the key {default % KEY_ENVIRONMENT}"
-    )
-    parser.add_argument("--sender", metavar="MODEL", type=demo.model_id, help=default % SENDER_MODEL)
-    parser.add_argument("--receiver", metavar="MODEL", type=demo.model_id, help=default % demo.RECEIVER_MODEL)
-    parser.add_argument("--max-tokens", metavar="N", type=demo.positive_int, help=default % demo.MAX_TOKENS)
-    parser.add_argument(
-        "--timeout", metavar="SECONDS", type=demo.positive_int, help=default % TIMEOUT_SECONDS
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="with --inspect: print one machine-readable object"
-    )
-    return parser
-
-
-def _check_options(options: Any) -> None:
-    """Raise UsageError for an option that has no effect in its mode."""
-    limits = ("sender", "receiver", "max_tokens", "timeout")
-    if options.inspect is not None:
-        mode, known = "--inspect", ["json"]
-    elif options.live:
-        mode, known = "--live", ["out", "endpoint", "key_env", *limits]
-    else:
-        mode, known = ("--rehearse", ["out", *limits]) if options.rehearse else ("no mode", [*limits])
-    for name, value in vars(options).items():
-        if value not in (None, False) and name not in ("rehearse", "live", "inspect", *known):
-            option = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{option} does not go with {mode}", "it would have no effect", "leave it out")
-    if options.out is not None:
-        options.out = options.out.rstrip(os.sep) or options.out
-        if not options.out:
-            raise UsageError("--out names no folder", "it is empty", "name one")
+    mode.add_argument("--inspect", metavar="DIR", help="judge a run again, from its files alone")
+    parser.add_argument("--json", action="store_true", help="with --inspect: print one object instead")
+    for option, (_, metavar, kind, default, words) in _OPTIONS.items():
+        words = words if default is None else f"{words} (default: {default})"
+        parser.add_argument(option, metavar=metavar, type=kind, help=words)
+    options = parser.parse_args(arguments)
+    given = vars(options)
+    chosen = next((name for name in ("--rehearse", "--live") if given[name[2:]]), "no mode")
+    chosen = chosen if options.inspect is None else "--inspect"
+    for option, (modes, _, _, default, _) in _OPTIONS.items():
+        name = option[2:].replace("-", "_")
+        if given[name] is not None and chosen not in modes:
+            raise UsageError(
+                f"{option} does not go with {chosen}", f"it goes with {', '.join(modes)}", "leave it out"
+            )
+        if given[name] is None:
+            given[name] = default
+    if options.json and options.inspect is None:
+        raise UsageError(f"--json does not go with {chosen}", "it goes with --inspect", "leave it out")
+    return options
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
     try:
-        options = _build_parser(terminal).parse_args(arguments)
+        options = _parse_options(terminal, arguments)
     except demo.HelpShown:
         return EXIT_DONE
-    _check_options(options)
     if options.inspect is not None:
         return _run_inspection(terminal, options)
     if options.live:
-        return _run_live(terminal, options)
+        return _run_live(terminal, options, options.out or "handoff-run")
     if options.rehearse:
         return _run_rehearsal(terminal, options, options.out or "handoff-rehearsal")
     return _run_checks(terminal, options)

@@ -132,7 +132,7 @@ class CommandTestCase(support.FolderTestCase):
         first, why, then = ended.err.splitlines()
         self.assertTrue(first.startswith(f"{SCRIPT}: usage: "), first)
         self.assertIn(named, first)
-        self.assertEqual(why, "  why: the command line does not fit")
+        self.assertEqual(why, "  why: what is not understood is never guessed")
         self.assertEqual(then, f"  next: see {' '.join([SCRIPT, *command.split()])} --help")
         self.assertEqual((ended.code, ended.out), (2, ""))
 
@@ -452,19 +452,19 @@ class ExtractTest(CommandTestCase):
             ),
             "prose": (
                 support.message([text("Done.")]),
-                "the answer, line 1 column 1: no JSON: expecting value",
+                'the answer, line 1 column 1: no JSON: expecting value at "Done."',
             ),
             "Markdown": (
                 support.message([text("```json\n{}\n```")]),
-                "the answer, line 1 column 1: no JSON: expecting value",
+                r'the answer, line 1 column 1: no JSON: expecting value at "```json\n{}\n```"',
             ),
             "no text": (
                 support.message([support.THINKING]),
-                "the answer, line 1 column 1: no JSON: expecting value",
+                "the answer, line 1 column 1: no JSON: expecting value at the end",
             ),
             "an error of the API": (
                 {"type": "error", "role": "assistant", "content": [], "error": {"type": "overloaded_error"}},
-                'type: observed the string "error", expected the string "message"',
+                "$: observed an error (overloaded_error: nothing), expected a message",
             ),
             "a list": ([], "$: observed the array [], expected a message"),
             "a half surrogate": (support.message([text('"\ud800"')]), "the answer, byte 1: not UTF-8"),
@@ -522,7 +522,7 @@ class ValidateTest(CommandTestCase):
 
     def test_validate_as_json_prints_one_object(self):
         path, _, message = WRONG_FINDING.partition(": ")
-        no_json = {"path": "line 1 column 1", "message": "no JSON: expecting value"}
+        no_json = {"path": "line 1 column 1", "message": 'no JSON: expecting value at "Done."'}
         texts = {
             "the right result": (support.ANSWER, 0, "accepted", []),
             "a wrong result": (WRONG_ANSWER, 1, "rejected", [{"path": path, "message": message}]),
@@ -547,16 +547,16 @@ class BadInputTest(CommandTestCase):
 
     def test_judges_of_what_is_no_json_reject_it_with_the_place(self):
         texts = {
-            "an empty file": (b"", "line 1 column 1: no JSON: expecting value"),
-            "a truncated text": (b'{"rows":[', "line 1 column 10: no JSON: expecting value"),
+            "an empty file": (b"", "line 1 column 1: no JSON: expecting value at the end"),
+            "a truncated text": (b'{"rows":[', "line 1 column 10: no JSON: expecting value at the end"),
             "UTF-16": ("{}".encode("utf-16"), "byte 0: not UTF-8"),
             "Latin-1": (b'{"\xe9":1}', "byte 2: not UTF-8"),
-            "two values": (b"{}\n{}", "line 2 column 1: no JSON: extra data"),
+            "two values": (b"{}\n{}", 'line 2 column 1: no JSON: extra data at "{}"'),
             "a repeated key": (b'{"a":1,"a":2}', '$: the key the string "a" stands there twice'),
             "NaN": (b'{"a":NaN}', "a: NaN is no JSON number"),
             "a huge number": (b"[1e999]", "[0]: a number too large for a double"),
             "a huge integer": (b"[" + b"7" * 5_000 + b"]", "[0]: an integer of more than 4,300 digits"),
-            "prose": (b"I have finished.", "line 1 column 1: no JSON: expecting value"),
+            "prose": (b"I have finished.", 'line 1 column 1: no JSON: expecting value at "I have finished."'),
         }
         for command in JUDGES:
             for phrase, (data, finding) in texts.items():

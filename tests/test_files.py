@@ -282,6 +282,11 @@ class WriteNewFilesTest(support.FolderTestCase):
         except OSError as error:  # Windows, without the right to make links
             self.skipTest(str(error))
 
+    def make_pipe(self, path):
+        """Make a named pipe that somebody reads, so that opening it would not wait."""
+        os.mkfifo(path)
+        self.addCleanup(os.close, os.open(path, os.O_RDWR | os.O_NONBLOCK))
+
     def test_write_new_files_over_what_exists_is_refused_and_changes_nothing(self):
         self.put("victim", b"keep me")
         kinds = {
@@ -296,7 +301,7 @@ class WriteNewFilesTest(support.FolderTestCase):
             kinds["a dangling link"] = lambda path: os.symlink("nowhere", path)
             kinds["a link to a folder"] = lambda path: os.symlink("..", path)
             kinds["a link to itself"] = lambda path: os.symlink(os.path.basename(path), path)
-            kinds["a named pipe"] = os.mkfifo
+            kinds["a named pipe"] = self.make_pipe
         unseen = lambda: mock.patch("os.path.lexists", return_value=False)  # noqa: E731
         moments = {
             "seen at the start": (),

@@ -307,7 +307,8 @@ class JsonReportTest(InspectTestCase):
         ended = self.inspect("run", "--json")
         report = json.loads(ended.out)
         self.assertEqual((ended.code, ended.err), (0, ""))
-        self.assertEqual(report["verdict"], "accepted: 3 rows, total shortage 7")
+        self.assertEqual(report["verdict"], "accepted")
+        self.assertEqual(report["why"], "accepted: 3 rows, total shortage 7")
         self.assertEqual((report["exit_code"], report["findings"], report["notes"]), (0, [], []))
         self.assertEqual(
             [record["operation_id"] for record in report["records"]][:2], ["run", "sender-tool-request"]

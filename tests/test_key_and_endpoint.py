@@ -70,7 +70,7 @@ class EndpointTest(unittest.TestCase):
         for name, url in self.REFUSED.items():
             with self.subTest(name), self.assertRaises(RefusedError) as caught:
                 check_endpoint(url)
-            self.assertTrue(str(caught.exception).startswith("refused: the endpoint "))
+            self.assertTrue(str(caught.exception).startswith("refused: the endpoint"))
             self.assertEqual(str(caught.exception).count("\n"), 2)
 
 

@@ -135,7 +135,7 @@ class RunKillTest(KillTestCase):
         ended = self.inspect()
         words = {
             0: "",
-            1: "next: read the evidence",
+            1: "next: keep the folder as it is",
             4: "next: mend the cause",
             5: "next: look it up at the provider",
         }

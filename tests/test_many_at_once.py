@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import unittest
+from unittest import mock
 
 from tests.support import (
     GOOD_RUN,
@@ -67,6 +68,19 @@ class FolderInTheWayTest(RunTestCase):
                 self.assertEqual(self.names(), before)
                 self.assertEqual(os.listdir(self.path("elsewhere")), [])
                 self.assertEqual((self.folder / "file").read_text(), "mine")
+
+    def test_ledger_that_somebody_puts_into_the_new_folder_is_not_written_to(self):
+        real = os.mkdir
+
+        def mkdir(path, mode):
+            real(path, mode)
+            os.symlink(self.put("elsewhere", "mine"), os.path.join(path, "ledger.jsonl"))
+
+        server = self.serve(*GOOD_RUN)
+        with mock.patch.object(os, "mkdir", mkdir):
+            ended = self.live(server)
+        self.assertEqual((ended.code, server.connections), (4, 0), ended)
+        self.assertEqual((self.folder / "elsewhere").read_text(), "mine")
 
     @unittest.skipIf(os.name == "nt", "has other permissions")
     def test_folder_without_write_permission_is_refused(self):

@@ -75,6 +75,10 @@ class JudgeOutcomeTest(unittest.TestCase):
         "200 with a repeated key": (reply(200, b'{"type":"message",' + WHOLE[1:]), "unclear"),
         "200 with two messages": (reply(200, WHOLE + WHOLE), "unclear"),
         "200 with 101 levels": (reply(200, b'{"a":' * 101 + b"1" + b"}" * 101), "unclear"),
+        "a whole message beside too many objects": (
+            reply(200, WHOLE[:-1] + b',"more":[' + b"{}," * 200_000 + b"{}]}"),
+            "unclear",
+        ),
         "200 with too many objects": (reply(200, b"[" + b"{}," * 200_000 + b"{}]"), "unclear"),
         "200 with an event stream": (reply(200, b"event: message_start\ndata: {}\n\n"), "unclear"),
     }

@@ -33,11 +33,7 @@ MESSAGE_FAULTS = {
     ),
     "an error": (
         {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}},
-        [
-            'type: observed the string "error", expected the string "message"',
-            'role: observed nothing, expected the string "assistant"',
-            "content: observed nothing, expected a list of blocks",
-        ],
+        ['$: observed an error (overloaded_error: the string "Overloaded"), expected a message'],
     ),
     "a type of null": (
         message([], type=None),
@@ -186,13 +182,13 @@ CALL_FAULTS = {
     ),
     "no call": (
         message([text("7, 15 and 0.")], "tool_use"),
-        ["content: observed no tool call, expected one of read_stock"],
+        ["content: observed no tool call, expected exactly one call of read_stock"],
     ),
     "a finished turn without a call": (
         message([]),
         [
             'stop_reason: observed the string "end_turn", expected the string "tool_use"',
-            "content: observed no tool call, expected one of read_stock",
+            "content: observed no tool call, expected exactly one call of read_stock",
         ],
     ),
     "a call that was cut": (
@@ -249,15 +245,16 @@ CALL_FAULTS = {
         message([tool_call(), {"type": "tool_use", "id": "b"}], "tool_use"),
         [
             'content[1]: observed the object {"type":"tool_use","id":"b"},'
-            " expected no call but one of read_stock"
+            " expected exactly one call of read_stock"
         ],
     ),
     "calls of other kinds beside the call": (
         message([tool_call(), {"type": "mcp_tool_use"}, {"type": "server_tool_use"}], "tool_use"),
         [
-            'content[1]: observed the object {"type":"mcp_tool_use"}, expected no call but one of read_stock',
+            'content[1]: observed the object {"type":"mcp_tool_use"},'
+            " expected exactly one call of read_stock",
             'content[2]: observed the object {"type":"server_tool_use"},'
-            " expected no call but one of read_stock",
+            " expected exactly one call of read_stock",
         ],
     ),
     "text that is none beside the call": (

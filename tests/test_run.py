@@ -223,7 +223,7 @@ class EndTest(RunTestCase):
         self.addCleanup(released.set)
         ended = self.live(self.serve(lambda *_: released.wait(20)), "--timeout", "1")
         self.assertEqual(ended.code, 5, ended)
-        self.assertIn("no whole reply within 1 s", ended.err)
+        self.assertIn("time-out after 1 s", ended.err)
         self.assertEqual(self.inspect().code, 5)
 
 
@@ -248,7 +248,7 @@ class CostTest(RunTestCase):
     def test_other_model_in_the_reply_is_a_warning(self):
         ended = self.live(self.serve(respond({**CALLED, "model": "other\x1b[2J"}), *GOOD_RUN[1:]))
         self.assertEqual(ended.code, 0)
-        self.assertIn("warning: sender-tool-request asked", ended.err)
+        self.assertIn("warning: sender-tool-request: asked for", ended.err)
         self.assertIn("other", ended.err)
         self.assertNotIn("\x1b", ended.err)
         self.assertIn("warning", self.inspect().err)
@@ -257,7 +257,7 @@ class CostTest(RunTestCase):
         unnamed = {name: value for name, value in CALLED.items() if name != "model"}
         ended = self.live(self.serve(respond(unnamed), *GOOD_RUN[1:]))
         self.assertEqual(ended.code, 0)
-        self.assertIn("nothing answered", ended.err)
+        self.assertIn("answered by a model without a name", ended.err)
 
 
 class RefusalTest(RunTestCase):
@@ -285,6 +285,15 @@ class RefusalTest(RunTestCase):
             "a link with a slash": (["--live", "--out", self.path("dangling/")], {}, 3, "already exists"),
             "no parent": (["--live", "--out", self.path("a/b")], {}, 3, "cannot be made"),
             "empty name": (["--live", "--out", ""], {}, 2, "--out"),
+            "empty endpoint": (["--live", "--endpoint", ""], {}, 3, "the endpoint"),
+            "empty variable": (["--live", "--key-env", ""], {}, 2, "--key-env"),
+            "a password in the endpoint": (
+                ["--live", "--endpoint", f"https://u:{KEY}@api.example/"],
+                {},
+                3,
+                "endpoint",
+            ),
+            "the key instead of its variable": (["--live", "--key-env", KEY], {}, 2, "--key-env"),
             "abbreviated": (["--li"], {}, 2, "--li"),
             "two modes": (["--live", "--rehearse"], {}, 2, "--rehearse"),
             "endpoint without --live": (["--endpoint", "https://api.example/"], {}, 2, "--endpoint"),
@@ -320,6 +329,7 @@ class RefusalTest(RunTestCase):
                 self.assertIn(words, first)
                 self.assertTrue(why.startswith("  why: ") and then.startswith("  next: "), ended)
                 self.assertEqual(ended.out, "")
+                self.assertNotIn(KEY, ended.err)
         self.assertEqual(server.connections, 0)
         self.assertEqual(self.names(), before)
 

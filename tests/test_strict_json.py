@@ -330,7 +330,7 @@ class StrictJsonTest(unittest.TestCase):
                 self.assertEqual((error.place, error.reason), (place, reason))
 
     def test_parse_json_refusal_names_its_kind(self):
-        self.assertEqual(str(self.refuse(b"{} x")), "line 1 column 4: no JSON: extra data")
+        self.assertEqual(str(self.refuse(b"{} x")), 'line 1 column 4: no JSON: extra data at "x"')
         self.assertEqual(str(self.refuse(b"[\xff]")), "byte 1: not UTF-8")
 
     def test_parse_json_every_proper_beginning_is_refused(self):

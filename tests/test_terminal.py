@@ -25,7 +25,7 @@ START = (sys.executable, str(support.ROOT / SCRIPT))
 ENVIRONMENT = {"PATH": os.environ.get("PATH", ""), "PYTHONDONTWRITEBYTECODE": "1"}
 WRONG_ANSWER = support.ANSWER.replace(":0", ':"0"')
 INTERRUPTED = "tool: interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like\n"
-STREAMS = {"result": "stdout", "talk": "stderr"}  # a Terminal's method -> where it writes
+STREAMS = {"write_out": "stdout", "write_err": "stderr"}  # a Terminal's method -> where it writes
 
 
 def make_error(code):
@@ -112,7 +112,7 @@ class ShownTextTest(unittest.TestCase):
         ]
         self.assertGreater(len(hidden), 2_048 + 65)
         hidden.remove("\n")
-        written = write("result", "".join(hidden))
+        written = write("write_out", "".join(hidden))
         self.assertEqual([character for character in hidden if character in written], [])
         self.assertEqual(written.count("\n"), 1)
 
@@ -163,7 +163,7 @@ class ShownTextTest(unittest.TestCase):
     @unittest.skipIf(IS_WINDOWS, "no colour there")
     def test_text_that_brings_its_own_colour_is_escaped_on_a_terminal(self):
         with mock.patch.dict(os.environ, {"TERM": "xterm"}, clear=True):
-            written = write("talk", "\x1b[32mfine\x1b[0m", "red", stream=Screen())
+            written = write("write_err", "\x1b[32mfine\x1b[0m", "red", stream=Screen())
         self.assertEqual(written, "\x1b[31m\\x1b[32mfine\\x1b[0m\x1b[0m\n")
 
     def test_progress_is_shown_on_a_terminal_only(self):
@@ -197,8 +197,8 @@ class LostStreamTest(unittest.TestCase):
     def test_terminal_with_one_lost_stream_still_writes_to_the_other(self):
         terminal, out = Terminal("tool"), io.StringIO()
         with mock.patch.object(sys, "stderr", None), mock.patch.object(sys, "stdout", out):
-            terminal.talk("lost")
-            terminal.result("kept")
+            terminal.write_err("lost")
+            terminal.write_out("kept")
         self.assertEqual((terminal.lost, out.getvalue()), (True, "kept\n"))
 
     def test_terminal_with_a_good_stream_is_not_lost(self):
@@ -218,7 +218,7 @@ class LostStreamTest(unittest.TestCase):
     def test_a_lost_stream_leaks_no_descriptor(self):
         free = find_free_descriptor()
         for _ in range(3):
-            write("talk", "lost", stream=Failing(make_error(errno.EIO)))
+            write("write_err", "lost", stream=Failing(make_error(errno.EIO)))
         self.assertEqual(find_free_descriptor(), free)
 
     def test_open_missing_descriptors_gives_each_closed_stream_a_place(self):
@@ -241,8 +241,8 @@ class LostStreamTest(unittest.TestCase):
         self.addCleanup(stream.close)
         terminal = Terminal("tool")
         with mock.patch.object(sys, "stdout", stream):
-            terminal.result("one")
-            terminal.result("two")
+            terminal.write_out("one")
+            terminal.write_out("two")
         stream.close()
         self.assertTrue(terminal.lost)
         self.assertLessEqual(find_free_descriptor(), free)
@@ -385,7 +385,7 @@ class RunCommandTest(unittest.TestCase):
     @staticmethod
     def end_with(error):
         def command(terminal):
-            terminal.result("begun")
+            terminal.write_out("begun")
             raise error
 
         return command

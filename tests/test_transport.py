@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import json
 import socket
 import threading
 import time
 import unittest
+import warnings
 from unittest import mock
 
 import run_handoff
@@ -187,8 +189,12 @@ class ReplyTest(SendTestCase):
             connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
 
         proxy = ScriptedServer(self, refuse)
-        with mock.patch.dict("os.environ", {"https_proxy": f"http://127.0.0.1:{proxy.port}", "no_proxy": ""}):
+        proxies = {"https_proxy": f"http://127.0.0.1:{proxy.port}", "no_proxy": ""}
+        with mock.patch.dict("os.environ", proxies), warnings.catch_warnings():
+            # The http.client of 3.9 leaves the socket of a refused tunnel to the garbage collector.
+            warnings.simplefilter("ignore", ResourceWarning)
             outcome = send_request("https://api.invalid/v1/messages", Key(KEY), b"{}", 10)
+            gc.collect()
         self.assertFalse(outcome.opened)
         (request,) = proxy.requests
         self.assertTrue(request.line.startswith("CONNECT api.invalid:443 "))
@@ -235,7 +241,7 @@ class TimeTest(SendTestCase):
                 self.assertLess(seconds, 3)
                 self.assertTrue(outcome.opened)
                 self.assertEqual(outcome.http_status, cases[name][1])
-                self.assertEqual(outcome.trouble, "no whole reply within 1 s")
+                self.assertEqual(outcome.trouble, "time-out after 1 s")
                 self.assertEqual(server.connections, 1)
 
     def send_timed(self, entry, _):
@@ -273,7 +279,7 @@ class TimeTest(SendTestCase):
         with mock.patch("socket.getaddrinfo", look_up):
             outcome = send_request(server.url, Key(KEY), b"{}", 1)
             self.assertFalse(outcome.opened)
-            self.assertEqual(outcome.trouble, "no whole reply within 1 s")
+            self.assertEqual(outcome.trouble, "time-out after 1 s")
             looked_up.set()
             time.sleep(0.3)
         self.assertEqual(server.requests, [])
