@@ -141,6 +141,7 @@ class Finding:
 # C0 and C1 controls, DEL, line separators, bidirectional marks, lone surrogates.
 _HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _SHOWN_CHARACTERS = 72
+MOST_FINDINGS = 10_000  # behind these, the rest of a document is not looked at
 MISSING = object()  # stands where one of two documents has nothing
 _KINDS = {
     str: "the string ",
@@ -247,16 +248,13 @@ def parse_json(data: bytes | str, depth_limit: int = DEPTH_LIMIT) -> Any:
     faults: dict[str, _Fault] = {}  # one for each reason, however often it is met
     try:
         value = _scan(text, lambda reason: faults.setdefault(reason, _Fault(reason)))
-    except json.JSONDecodeError as error:
-        reason = re.sub("( starting)?( at)?:? *$", "", error.msg)
-        place = f"line {error.lineno} column {error.colno}"
-        here = f" at {render_json(text[error.pos : error.pos + 16])}" if text[error.pos :] else " at the end"
-        raise JsonError(place, f"no JSON: {reason[:1].lower()}{reason[1:]}{here}") from error
-    except RecursionError as error:
-        raise JsonError("$", f"nested deeper than {depth_limit} levels") from error
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise _locate_depth(text, depth_limit) or _explain_scan_error(text, error) from error
     # 3. Where a fault stands is looked for only when there is one.
-    if faults or _is_deeper(value, depth_limit):
-        raise _locate_fault(value, depth_limit)
+    if faults:
+        raise _locate_fault(value)
+    if _is_deeper(value, depth_limit):
+        raise _locate_depth(text, depth_limit) or JsonError("$", "nested too deep")
     return value
 
 
@@ -313,7 +311,30 @@ def _is_deeper(value: Any, depth_limit: int) -> bool:
     return bool(level)
 
 
-def _locate_fault(value: Any, depth_limit: int) -> JsonError:
+def _locate_depth(text: str, depth_limit: int) -> JsonError | None:
+    """Return the error for the first bracket that opens a level too many, if one does."""
+    depth = 0
+    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[]}]', text, re.DOTALL):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token.group(), 0)
+        if depth > depth_limit:
+            return JsonError(_name_position(text, token.start()), f"nested deeper than {depth_limit} levels")
+    return None
+
+
+def _explain_scan_error(text: str, error: Exception) -> JsonError:
+    if not isinstance(error, json.JSONDecodeError):
+        return JsonError("$", "nested too deep")
+    reason = re.sub("( starting)?( at)?:? *$", "", error.msg)
+    here = f" at {render_json(text[error.pos : error.pos + 16])}" if text[error.pos :] else " at the end"
+    return JsonError(_name_position(text, error.pos), f"no JSON: {reason[:1].lower()}{reason[1:]}{here}")
+
+
+def _name_position(text: str, position: int) -> str:
+    line = text.count("\n", 0, position) + 1
+    return f"line {line} column {position - text.rfind(chr(10), 0, position)}"
+
+
+def _locate_fault(value: Any) -> JsonError:
     """Return the error for the first fault in document order."""
     path: list[str | int] = []
     branches: list[Iterator[tuple[str | int, Any]]] = [iter([(0, value)])]
@@ -325,8 +346,6 @@ def _locate_fault(value: Any, depth_limit: int) -> JsonError:
         elif isinstance(node, _Fault):
             return JsonError(shorten(render_path(path[1:])), node.reason)
         elif isinstance(node, (dict, list)):
-            if len(branches) > depth_limit:
-                return JsonError(shorten(render_path(path[1:])), f"nested deeper than {depth_limit} levels")
             branches.append(iter(node.items() if isinstance(node, dict) else enumerate(node)))
     raise AssertionError("a fault was met that stands nowhere in the value")
 
@@ -373,6 +392,8 @@ def find_differences(observed: Any, expected: Any, *at: str | int) -> list[tuple
 
     def compare(one: Any, other: Any) -> None:
         kind = type(one)
+        if len(differences) >= MOST_FINDINGS:
+            return
         if kind is not type(other) or (kind is not dict and kind is not list and one != other):
             differences.append((tuple(path), one, other))
         elif kind is dict:
@@ -483,7 +504,7 @@ def verify_checkpoint(checkpoint: Any, rows: list[dict[str, Any]]) -> list[Findi
         elif isinstance(parts[-1], str) and observed is MISSING:
             reason = "a missing field"
         else:
-            reason = next(_REASONS[place] for place in _REASONS if path.startswith(place))
+            reason = next((_REASONS[place] for place in _REASONS if path.startswith(place)), "changed")
         findings.append(Finding(path, f"{describe_pair(observed, expected)} ({reason})"))
     return findings
 
@@ -588,8 +609,9 @@ def find_reply_faults(message: dict[str, Any], stop_reason: str, tool: str | Non
             called = True
             findings += list_differences(block.get("name", MISSING), tool, *at, "name")
             findings += list_differences(block.get("input", MISSING), {}, *at, "input")
-            if not isinstance(block.get("id"), str) or not block["id"]:
-                findings.append(build_finding(block.get("id", MISSING), "a tool call id", *at, "id"))
+            call_id = block.get("id", MISSING)
+            if not isinstance(call_id, str) or not re.fullmatch("[!-~]{1,256}", call_id):
+                findings.append(build_finding(call_id, "a tool call id", *at, "id"))
         elif kind.endswith("tool_use"):
             findings.append(
                 build_finding(block, f"exactly one call of {tool}" if tool else "no tool call", *at)
@@ -604,14 +626,18 @@ def find_reply_faults(message: dict[str, Any], stop_reason: str, tool: str | Non
 # --- Result: taken out of a reply, and judged --------------------------------
 
 
+def join_text(message: dict[str, Any]) -> str:
+    """Return the text blocks of a message that passed find_reply_faults, joined. Pure."""
+    return "".join(block["text"] for block in message["content"] if block["type"] == "text")
+
+
 def parse_answer(message: dict[str, Any]) -> Any:
-    """Return the value of a finished message's answer: its text blocks, joined, as strict JSON.
+    """Return the value of a finished message's answer: its text, read as strict JSON.
 
     The message must have passed find_message_faults and find_reply_faults. Raises JsonError for
     anything that is not one JSON value: prose, Markdown, an empty answer. Pure.
     """
-    texts = [block["text"] for block in message["content"] if block["type"] == "text"]
-    return parse_json("".join(texts))
+    return parse_json(join_text(message))
 
 
 def render_acceptance(rows: list[dict[str, Any]]) -> str:
@@ -653,6 +679,11 @@ def _find_row_faults(observed: list[Any], expected: dict[str, int], missing: dic
     """Return what is wrong with the rows of a result; a SKU that is among them leaves `missing`."""
     findings: list[Finding] = []
     for index, row in enumerate(observed):
+        if len(findings) >= MOST_FINDINGS:
+            return [
+                *findings,
+                Finding(f"rows[{index}]", "not looked at, there are too many findings before it"),
+            ]
         # 2. Each row is right, or its faults are named.
         if type(row) is dict and len(row) == 2:
             name, shortage = row.get("sku"), row.get("shortage")
@@ -970,18 +1001,19 @@ _COLOURS = {"red": 31, "green": 32, "yellow": 33}
 
 
 class Terminal:
-    """The person at the other end: results, talk, and Ctrl-C.
+    """Where a command's results and its talk go, and what Ctrl-C does to it.
 
     Results go to standard output, talk to standard error, both through `redact` and without a
-    control character. A stream that is closed, full or a broken pipe is survived: then `lost` is
-    set. The first Ctrl-C raises KeyboardInterrupt, unless `holding` is set: then it only sets
-    `interrupted`. Further ones change nothing.
+    control character. A stream that is closed, full or a broken pipe is survived; it makes `lost`
+    true, and a command fails by that if it `must_be_heard`. The first Ctrl-C raises
+    KeyboardInterrupt, or with `holding` only makes `interrupted` true; further ones do nothing.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.redact: Callable[[str], str] = str
         self.lost = False
+        self.must_be_heard = True
         self.holding = False
         self.interrupted = False
 
@@ -999,8 +1031,8 @@ class Terminal:
             return
         text = "\n".join(show(line) for line in self.redact(text).split("\n"))
         encoding = getattr(stream, "encoding", None) or "utf-8"
-        text = text.encode(encoding, "backslashreplace").decode(encoding)
         try:
+            text = text.encode(encoding, "backslashreplace").decode(encoding)
             if colour and wants_colour(stream):
                 text = f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
             stream.write(f"{text}{end}")
@@ -1011,7 +1043,7 @@ class Terminal:
 
     def progress(self, text: str) -> None:
         """Show a line that the next one replaces, on a terminal only."""
-        if sys.stderr is not None and not sys.stderr.closed and sys.stderr.isatty():
+        if is_terminal(sys.stderr):
             self._write(sys.stderr, text, end="\r")
 
     def on_interrupt(self, *_: Any) -> None:
@@ -1024,16 +1056,24 @@ class Terminal:
 def wants_colour(stream: Any) -> bool:
     """Return whether a stream is a terminal that shows colour, and NO_COLOR is not set."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or os.name == "nt"
-    return not plain and bool(stream.isatty())
+    return not plain and is_terminal(stream)
+
+
+def is_terminal(stream: Any) -> bool:
+    """Return whether a stream, which may be closed or a program's own object, is a terminal."""
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):
+        return False
 
 
 def _silence(stream: Any) -> None:
-    """Send what a broken stream still holds nowhere, or the interpreter complains when it ends."""
-    with contextlib.suppress(OSError, ValueError):  # there may be no file underneath
-        descriptor = stream.fileno()
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, descriptor)
-        os.close(nowhere)
+    """Send what a broken standard stream still holds nowhere, or the interpreter complains at its end."""
+    if stream in (sys.__stdout__, sys.__stderr__):
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stream.fileno())
+            os.close(nowhere)
 
 
 def open_missing_descriptors() -> None:
@@ -1045,8 +1085,11 @@ def open_missing_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def run_command(name: str, command: Callable[[Terminal], int]) -> int:
-    """Return the exit code of a command, whatever way it ends; only a bug shows a traceback."""
+def run_command(name: str, command: Callable[[Terminal], int], ends_process: bool = False) -> int:
+    """Return the exit code of a command, whatever way it ends; only a bug shows a traceback.
+
+    With `ends_process` nothing follows but the end of the process, which Ctrl-C disturbs no more.
+    """
     terminal = Terminal(name)
     previous = signal.getsignal(signal.SIGINT)
     ours = previous is signal.default_int_handler and _set_interrupt_handler(terminal.on_interrupt)
@@ -1059,14 +1102,12 @@ def run_command(name: str, command: Callable[[Terminal], int]) -> int:
         terminal.write_err(f"{name}: {error}")
         code = error.exit_code
     except KeyboardInterrupt:
-        terminal.write_err(
-            f"{name}: interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like"
-        )
+        interrupted = "interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like"
+        terminal.write_err(f"{name}: {interrupted}")
         code = EXIT_INTERRUPTED
     except MemoryError:
-        terminal.write_err(
-            f"{name}: {HandoffError('out of memory', 'the input is too large', 'give it less')}"
-        )
+        why = "what was read is too large for this machine"
+        terminal.write_err(f"{name}: {HandoffError('out of memory', why, 'give it less')}")
         code = EXIT_UNUSABLE
     except Exception:
         import traceback
@@ -1077,8 +1118,9 @@ def run_command(name: str, command: Callable[[Terminal], int]) -> int:
         code = EXIT_BUG
     finally:
         if ours:
-            _set_interrupt_handler(previous)
-    return EXIT_UNUSABLE if terminal.lost and code in (EXIT_DONE, EXIT_REJECTED) else code
+            _set_interrupt_handler(signal.SIG_IGN if ends_process else previous)
+    unheard = terminal.lost and terminal.must_be_heard and code in (EXIT_DONE, EXIT_REJECTED)
+    return EXIT_UNUSABLE if unheard else code
 
 
 def _set_interrupt_handler(handler: Any) -> bool:
@@ -1104,7 +1146,7 @@ _JSON_TEXTS = {
     "refuses a comment": (b"{} // no", "line 1 column 4"),
     "refuses UTF-16": ("{}".encode("utf-16"), "byte 0"),
     "refuses a truncated text": (b'{"rows":[', "line 1 column 10"),
-    "refuses 201 levels": (b"[" * 201 + b"]" * 201, shorten("[0]" * 200)),
+    "refuses 201 levels": (b"[" * 201 + b"]" * 201, "line 1 column 201"),
 }
 
 # What is changed in a good text: (a piece of it, what replaces it, where that is refused).
@@ -1437,7 +1479,9 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
             return COMMANDS[arguments[0]](terminal, arguments[1:])
         parser = Parser(terminal, "", (__doc__ or "").partition("\n")[0])
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.epilog = "\n".join(f"  {name:10} {command.__doc__}" for name, command in COMMANDS.items())
+        parser.epilog = "\n".join(
+            f"  {name:10} {command.__doc__ or ''}" for name, command in COMMANDS.items()
+        )
         parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of:")
         parser.parse_args(arguments)
         parser.error("the command comes first")
@@ -1448,7 +1492,7 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` is what follows the program's name."""
     arguments = sys.argv[1:] if argv is None else argv
-    return run_command("checkpoint_demo.py", lambda terminal: _run(terminal, arguments))
+    return run_command("checkpoint_demo.py", lambda terminal: _run(terminal, arguments), argv is None)
 
 
 if __name__ == "__main__":

@@ -62,8 +62,9 @@ SENDER_MODEL = "anthropic/claude-fable-5.2"
 KEY_ENVIRONMENT = "OFOX_API_KEY"
 API_VERSION = "2023-06-01"
 TIMEOUT_SECONDS = 180
+_MOST_SECONDS = 86_400
 REPLY_LIMIT_BYTES = 4 * 2**20
-REPLY_LIMIT_BRACKETS = 200_000  # a parsed container takes some 250 bytes of memory, its text as few as 3
+REPLY_LIMIT_ITEMS = 100_000  # a parsed item takes up to 250 bytes of memory, its text as few as 2
 
 # --- Errors ------------------------------------------------------------------
 
@@ -143,6 +144,7 @@ PRICES_MICRO_USD = {
 _TOKEN_FIELDS = ("input_tokens", "output_tokens")
 _CACHE_FIELDS = ("cache_creation_input_tokens", "cache_read_input_tokens")
 _MOST_TOKENS = 10**9
+_MOST_CHARACTERS = 4_096  # of a text in the ledger that only the run could know
 
 
 def read_usage(message: dict[str, Any]) -> dict[str, int]:
@@ -165,7 +167,8 @@ def compute_cost(model: str, message: dict[str, Any]) -> int | None:
     usage, counts = message.get("usage"), read_usage(message)
     if model not in PRICES_MICRO_USD or not set(_TOKEN_FIELDS) <= set(counts) or not isinstance(usage, dict):
         return None
-    if any(usage.get(field) not in (None, 0) for field in _CACHE_FIELDS):
+    cached = [usage.get(field) for field in _CACHE_FIELDS]
+    if any(tokens is not None and (type(tokens) is not int or tokens) for tokens in cached):
         return None
     input_price, output_price = PRICES_MICRO_USD[model]
     return counts["input_tokens"] * input_price + counts["output_tokens"] * output_price
@@ -389,14 +392,22 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
 
 def _parse_reply(body: bytes) -> tuple[Any, str]:
     """Return a reply's value, and why it is no whole message ("" if it is one)."""
-    if body.count(b"{") + body.count(b"[") > REPLY_LIMIT_BRACKETS:
-        return None, f"more than {REPLY_LIMIT_BRACKETS:,} brackets, which no model's answer has"
+    if sum(body.count(mark) for mark in (b"{", b"[", b",")) > REPLY_LIMIT_ITEMS:
+        return None, f"more than {REPLY_LIMIT_ITEMS:,} items, which no model's answer has"
     try:
         reply = parse_json(body, demo.REPLY_DEPTH_LIMIT)
     except JsonError as error:
-        return None, str(error)
+        return None, _explain_json_error(error, body)
     faults = demo.find_message_faults(reply)
     return reply, str(faults[0]) if faults else ""
+
+
+def _explain_json_error(error: JsonError, text: bytes) -> str:
+    """Return why a text is no strict JSON, without the interpreter's words: they differ with its version."""
+    if not error.reason.startswith("no JSON"):
+        return str(error)
+    begin = shorten(text[:72].decode("utf-8", "replace"), 24)
+    return f"no JSON; it begins with {describe(begin)}" if text else "no JSON; it is empty"
 
 
 def find_misfits(step: Step, message: dict[str, Any], key_removed: bool) -> list[Finding]:
@@ -453,7 +464,7 @@ def carry_out(evidence: Evidence, plan: Plan) -> tuple[int, str]:
         evidence.record(RUN, ended.state, why=ended.why, cost_usd=cost)
     except EvidenceError as error:
         code = EXIT_UNCLEAR if ended.state == UNCLEAR else EXIT_FAILED
-        return code, ended.why if ended.why == str(error) else f"{ended.why}; then {error}"
+        return code, ended.why if ended.why == str(error) else f"{ended.why}; and {error}"
     return ended.exit_code, ended.why
 
 
@@ -489,7 +500,9 @@ def _go_through(evidence: Evidence, plan: Plan) -> str:
         result = demo.parse_answer(answered)
         findings = demo.validate_result(result, plan.rows)
     except JsonError as error:
-        findings = [Finding(error.place, error.reason)]
+        findings = [
+            Finding("$", _explain_json_error(error, demo.join_text(answered).encode("utf-8", "replace")))
+        ]
     if findings:
         raise RunEnded(FAILED, f"the answer was rejected: {_list_some(findings)}", EXIT_REJECTED)
     evidence.write("result.json", f"{render_json(result, 2)}\n".encode())
@@ -507,7 +520,8 @@ def _ask(evidence: Evidence, plan: Plan, step: Step, body: dict[str, Any]) -> di
         try:
             evidence.write(f"{step.number}-response.json", outcome.body)
         except EvidenceError as error:  # nothing is done with a reply that is not on disk
-            outcome = Outcome(trouble=f"a reply came, but {error}")
+            known = {name: outcome.facts.get(name) for name in ("request_id", "elapsed_milliseconds")}
+            outcome = Outcome(trouble=f"HTTP {outcome.http_status} came, but {error}", **known)
     state, why, message = judge_outcome(outcome)
     facts = {**outcome.facts, **_list_message_facts(message, step, plan), **({"why": why} if why else {})}
     evidence.record(step.operation_id, state, **facts)
@@ -540,6 +554,7 @@ def _list_some(findings: list[Finding], most: int = 3) -> str:
 # --- Transport: one request, one connection, one time limit -------------------
 
 KEY_MARK = "[key removed]"
+_KEY = re.compile("[!-~]{16,}")
 
 
 class Key:
@@ -548,10 +563,17 @@ class Key:
     def __init__(self, value: str) -> None:
         self.value = value
         # In JSON any character may be written as an escape, and JSON may stand inside JSON once more.
-        letters = [
-            rf"(?:\\{{0,8}}{re.escape(letter)}|\\{{1,8}}u00(?i:{ord(letter):02x}))" for letter in value
-        ]
-        self._pattern = re.compile("".join(letters).encode())
+        pieces = re.findall(r"\\+|.", value)
+        self._pattern = re.compile("".join(map(self._spell, pieces)).encode())
+
+    @staticmethod
+    def _spell(piece: str) -> str:
+        """Return the pattern of a letter, or of a run of backslashes, however it is written."""
+        escaped = f"u00(?i:{ord(piece[0]):02x})"
+        if piece[0] == "\\":
+            return rf"(?:\\|{escaped}){{{len(piece)},{9 * len(piece)}}}"
+        return rf"(?:\\{{{count},{8 * count}}}|(?:\\{{1,8}}{escaped}){{{count}}})"
+        return rf"(?:\\{{0,8}}{re.escape(piece)}|\\{{1,8}}{escaped})"
 
     def remove_from(self, data: bytes) -> bytes:
         """Return the bytes with KEY_MARK wherever the key stood, plain or JSON-escaped."""
@@ -570,7 +592,7 @@ def read_key(variable: str) -> Key:
         raise RefusedError(
             f"no key in {variable}", "the environment variable is not set, or empty", next_step
         )
-    if not re.fullmatch("[!-~]{16,}", value):
+    if not _KEY.fullmatch(value):
         why = "a key is 16 or more printable ASCII characters without spaces"
         raise RefusedError(f"the key in {variable} cannot be used", why, next_step)
     return Key(value)
@@ -597,6 +619,9 @@ def check_endpoint(url: str) -> None:
         raise refuse("it is no URL with a host, in printable ASCII")
     if "@" in parts.netloc or parts.fragment:
         raise refuse("a user name or a fragment stands in it")
+    named = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
+    if parts.netloc.lower() != named:
+        raise refuse("its host is not written as one name or address")
     if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(host)):
         raise refuse("the key would go over a network unencrypted")
 
@@ -648,10 +673,10 @@ class Attempt:
             connection.connect()
             with self._lock:
                 if self._given_up or self._socket is not None:
-                    raise _TransportError("given up before the connection was open")
+                    raise _TransportError("nobody waits for this connection")
                 self._socket = connection.sock
         if self._given_up:
-            raise _TransportError("given up")
+            raise _TransportError("nobody waits for this request")
         send(data)
 
     def give_up(self, why: str) -> None:
@@ -794,16 +819,23 @@ def send_request(
         "user-agent": "run_handoff.py",
     }
     attempt = Attempt()
+    thread = threading.Thread(target=attempt.run, args=(url, headers, data, timeout_seconds), daemon=True)
     begun = time.monotonic()
-    threading.Thread(target=attempt.run, args=(url, headers, data, timeout_seconds), daemon=True).start()
-    while not attempt.done.wait(0.1):
-        passed = time.monotonic() - begun
-        why = wait(passed)
-        if why is None and passed >= timeout_seconds:
-            why = f"time-out after {timeout_seconds:g} s"
-        if why is not None:
-            attempt.give_up(why)
-            break
+    try:
+        thread.start()
+        while not attempt.done.wait(0.1):
+            passed = time.monotonic() - begun
+            why = wait(passed)
+            if why is None and passed >= timeout_seconds:
+                why = f"time-out after {timeout_seconds:g} s"
+            if why is not None:
+                attempt.give_up(why)
+                break
+    except RuntimeError as error:  # no thread can be started
+        return Outcome(opened=False, trouble=str(error))
+    except BaseException:
+        attempt.give_up("the program was interrupted")
+        raise
     if attempt.bug is not None:
         raise attempt.bug
     return _build_outcome(attempt, key, round((time.monotonic() - begun) * 1_000))
@@ -978,8 +1010,10 @@ def read_evidence(folder: str, name: str) -> bytes | None:
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             raise EvidenceBroken("observed no regular file, expected one")
-        descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0))
-        with open(descriptor, "rb") as file:
+        extra = [getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")]
+        with open(os.open(path, os.O_RDONLY | extra[0] | extra[1] | extra[2]), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # it was exchanged meanwhile
+                raise EvidenceBroken("observed no regular file, expected one")
             data = file.read(demo.INPUT_LIMIT_BYTES + 1)
     except FileNotFoundError:
         return None
@@ -1092,6 +1126,8 @@ class RehearsalServer:
         import threading
 
         class Handler(http.server.BaseHTTPRequestHandler):
+            timeout = 10  # somebody else may connect, and be silent
+
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers.get("content-length", 0)))
                 status, reply = models.answer(
@@ -1109,8 +1145,14 @@ class RehearsalServer:
                 pass  # the terminal is not the server's
 
         # HTTPServer would look up the machine's name, which can take seconds without a network.
-        self._server = socketserver.TCPServer(("127.0.0.1", 0), Handler)
-        self._address = ("127.0.0.1", self._server.socket.getsockname()[1])
+        class Server(socketserver.ThreadingTCPServer):
+            daemon_threads, block_on_close = True, False
+
+            def handle_error(self, *_: Any) -> None:
+                pass  # a stranger's connection that broke
+
+        self._server = Server(("127.0.0.1", 0), Handler)
+        self._address = self._server.socket.getsockname()
         self.url = f"http://127.0.0.1:{self._address[1]}/v1/messages"
         self._closing = False
         self._thread = threading.Thread(target=self._serve, daemon=True)
@@ -1125,8 +1167,9 @@ class RehearsalServer:
         import socket
 
         self._closing = True
-        socket.create_connection(self._address).close()
-        self._thread.join()
+        with contextlib.suppress(OSError):
+            socket.create_connection(self._address, timeout=1).close()
+        self._thread.join(1)
         self._server.server_close()
 
 
@@ -1144,28 +1187,27 @@ def parse_ledger(data: bytes) -> tuple[list[dict[str, Any]], list[Finding], bool
     records: list[dict[str, Any]] = []
     prev_sha256 = "0" * 64
     for number, line in enumerate(lines, 1):
-        fault = _find_record_fault(line, prev_sha256)
-        if fault:
-            return records, [Finding(f"{LEDGER} line {number}", str(fault))], bool(rest)
-        records.append(parse_json(line))
+        try:
+            records.append(_parse_record(line, prev_sha256))
+        except JsonError as error:
+            return records, [Finding(f"{LEDGER} line {number}", str(error))], bool(rest)
         prev_sha256 = digest_bytes(line)
     return records, [], bool(rest)
 
 
-def _find_record_fault(line: bytes, prev_sha256: str) -> Finding | None:
-    try:
-        record = parse_json(line)
-    except JsonError as error:
-        return Finding(error.place, error.reason)
+def _parse_record(line: bytes, prev_sha256: str) -> dict[str, Any]:
+    """Return a ledger line's record. Raises JsonError for what no record is, and for a broken chain."""
+    record = parse_json(line)
     if not isinstance(record, dict):
-        return Finding("$", f"observed {describe(record)}, expected a record")
+        raise JsonError("$", f"observed {describe(record)}, expected a record")
     for field in ("time", "operation_id", "state"):
         if not isinstance(record.get(field), str):
-            return Finding(field, f"observed {describe(record.get(field, MISSING))}, expected a string")
+            raise JsonError(field, f"observed {describe(record.get(field, MISSING))}, expected a string")
     if encode_json(record) != line:
-        return Finding("$", "observed other bytes than this program writes for the record")
-    chain = list_differences(record.get("prev_sha256", MISSING), prev_sha256, "prev_sha256")
-    return chain[0] if chain else None
+        raise JsonError("$", "observed other bytes than this program writes for the record")
+    for finding in list_differences(record.get("prev_sha256", MISSING), prev_sha256, "prev_sha256"):
+        raise JsonError(finding.path, finding.message)
+    return record
 
 
 class Inspector:
@@ -1180,6 +1222,7 @@ class Inspector:
         self.checks: list[str] = []
         self.findings: list[Finding] = []
         self.notes: list[str] = []
+        self._unusable: set[str] = set()  # what is there, but is no file that a run writes
         self.files = {name: self._read(name) for name in (*FILES, SUMS)}
         self.ledger, findings, cut = parse_ledger(self.files[LEDGER] or b"")
         self.findings += findings
@@ -1190,9 +1233,13 @@ class Inspector:
 
     def _read(self, name: str) -> bytes | None:
         try:
-            return read_evidence(self.folder, name)
+            data = read_evidence(self.folder, name)
+            if "response" in name and data is not None and len(data) > REPLY_LIMIT_BYTES:
+                raise EvidenceBroken(f"observed more than {REPLY_LIMIT_BYTES:,} bytes, which no run stores")
+            return data
         except EvidenceBroken as error:
             self._find(name, str(error))
+            self._unusable.add(name)
             return None
 
     def _find(self, place: str, message: str) -> None:
@@ -1200,7 +1247,7 @@ class Inspector:
 
     def read_plan(self) -> Plan:
         """Return the plan that the ledger's first record tells of."""
-        if self.files[LEDGER] is None and any(self.files.values()):
+        if self.files[LEDGER] is None and LEDGER not in self._unusable and any(self.files.values()):
             self._find(LEDGER, "it is missing")
         if not self.ledger:
             raise EvidenceBroken if self.findings else EvidenceEnds
@@ -1208,17 +1255,21 @@ class Inspector:
         if len(facts) < len(PLAN_FACTS):
             self._find(self._line(), "it does not say all that a run begins with")
             raise EvidenceBroken
+        if facts["rehearsal"]:
+            self.notes.append("this was a rehearsal on loopback: no model answered, and nothing was paid")
         return Plan(demo.STOCK, facts)
 
     def write(self, name: str, data: bytes) -> None:
         """Compare a file with what the run must have written."""
         self._due.add(name)
         stored = self.files[name]
+        if name in self._unusable:
+            return
         if stored == data:
             self.checks.append(f"{name} is what the run must have written, byte for byte")
         elif stored is not None:
-            for finding in _compare_bytes(stored, data):
-                self._find(f"{name} {finding.path}", finding.message)
+            finding = _compare_bytes(stored, data)
+            self._find(f"{name} {finding.path}", finding.message)
         else:
             self._check_early_end(self._next())
             self._find(name, "it is missing, though the records go on behind it")
@@ -1246,7 +1297,8 @@ class Inspector:
             return Outcome(**facts)
         body = self.files[name]
         if body is None:
-            self._find(name, f"it is missing, though {self._line()} tells of it")
+            if name not in self._unusable:
+                self._find(name, f"it is missing, though {self._line()} tells of it")
             raise EvidenceBroken
         if digest_bytes(body) != observed["response_sha256"]:
             self._find(name, f"its digest is not what {self._line()} says")
@@ -1256,7 +1308,7 @@ class Inspector:
         """Find what is there though the course of the run does not come to it."""
         if closed and len(self.records) < len(self.ledger):
             self._find(self._line(), "it stands behind the run's last record")
-        if closed and self.files[SUMS] is None:
+        if closed and self.files[SUMS] is None and SUMS not in self._unusable:
             self._find(SUMS, "it is missing, though the run was closed")
         if self.findings:
             return  # which may be why the course did not come to the rest
@@ -1283,6 +1335,8 @@ class Inspector:
             return
         lines = sums.splitlines(keepends=True)
         changed = [name for name, line in expected.items() if line and line not in lines]
+        if self._unusable:
+            return
         for name in changed:
             self._find(name, f"its digest is not what {SUMS} says")
         if not changed:
@@ -1300,10 +1354,9 @@ class Inspector:
         """Return the facts of a record that only the run could know, each of its kind."""
         facts = {name: record[name] for name in kinds if name in record}
         for name, fact in facts.items():
-            if type(fact) is not kinds[name]:
-                self._find(
-                    f"{self._line()} {name}", f"observed {describe(fact)}, expected {kinds[name].__name__}"
-                )
+            sane = type(fact) is kinds[name] and (not isinstance(fact, str) or len(fact) <= _MOST_CHARACTERS)
+            if not sane or (type(fact) is int and not 0 <= fact <= _MOST_TOKENS):
+                self._find(f"{self._line()} {name}", f"observed {describe(fact)}, which no run records")
                 raise EvidenceBroken
         return facts
 
@@ -1319,15 +1372,18 @@ class Inspector:
             raise RunEnded(state, why, code)
 
 
-def _compare_bytes(observed: bytes, expected: bytes) -> list[Finding]:
-    """Return where two files differ: by JSON path where both are JSON, else by byte."""
+def _compare_bytes(observed: bytes, expected: bytes) -> Finding:
+    """Return where two files begin to differ: by JSON path where both are JSON, else by byte."""
     try:
         findings = list_differences(parse_json(observed), parse_json(expected))
     except JsonError:
         findings = []
+    if findings:
+        more = f"; and {len(findings) - 1:,} more" if len(findings) > 1 else ""
+        return Finding(findings[0].path, findings[0].message + more)
     pairs = enumerate(zip(observed, expected))
     apart = next((at for at, (one, other) in pairs if one != other), min(len(observed), len(expected)))
-    return findings or [Finding(f"byte {apart}", "observed other bytes than the run must have written")]
+    return Finding(f"byte {apart}", "observed other bytes than the run must have written")
 
 
 def inspect_run(folder: str) -> tuple[Inspector, int, str]:
@@ -1368,24 +1424,26 @@ def inspect_run(folder: str) -> tuple[Inspector, int, str]:
 # --- What a person sees of a run ---------------------------------------------
 
 
-def list_requests(records: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the last record of each of the three requests; one without any is `not planned`. Pure."""
+def list_requests(records: list[dict[str, Any]], default: str = "not planned") -> dict[str, dict[str, Any]]:
+    """Return the last record of each of the three requests; `default` is the state of one without. Pure."""
     last = {record["operation_id"]: record for record in records}
-    return {step.operation_id: last.get(step.operation_id, {"state": "not planned"}) for step in STEPS}
+    return {step.operation_id: last.get(step.operation_id, {"state": default}) for step in STEPS}
 
 
-def render_table(records: list[dict[str, Any]]) -> str:
-    """Return a run's requests as a table of at most 80 columns, from its ledger's records. Pure."""
+def render_table(records: list[dict[str, Any]], default: str = "not planned") -> str:
+    """Return a run's requests as a table of at most 80 columns, from its records. Pure."""
     table = [("request", "model", "state", "tokens", "s", "cost")]
-    asked = [str(records[0].get(step.asks)).rpartition("/")[2] if records else "-" for step in STEPS]
-    for (operation_id, last), model in zip(list_requests(records).items(), asked):
+    models = [show(records[0][step.asks]).rpartition("/")[2] if records else "-" for step in STEPS]
+    for (operation_id, last), model in zip(list_requests(records, default).items(), models):
         usage, elapsed = last.get("usage"), last.get("elapsed_milliseconds")
-        tokens = [str(usage.get(field, "?")) for field in _TOKEN_FIELDS] if isinstance(usage, dict) else ["-"]
-        seconds = f"{elapsed / 1_000:.1f}" if isinstance(elapsed, int) else "-"
-        state, cost = str(last["state"]).replace("_", " "), str(last.get("cost_usd", "-"))
-        shown = model if len(model) <= 20 else f"{model[:19]}~"
-        table.append((operation_id, shown, state, "/".join(tokens), seconds, cost))
-    costs = [str(record.get("cost_usd", "-")) for record in records if record["operation_id"] == RUN]
+        tokens = "-" if usage is None else "/".join(str(usage.get(field, "?")) for field in _TOKEN_FIELDS)
+        seconds = "-" if elapsed is None else f"{elapsed / 1_000:.1f}"
+        model = model if len(model) <= 20 else f"{model[:19]}~"
+        state = last["state"].replace("_", " ")
+        table.append((operation_id, model, state, tokens, seconds, last.get("cost_usd", "-")))
+    costs = [
+        record["cost_usd"] for record in records if record["operation_id"] == RUN and "cost_usd" in record
+    ]
     table.append(("together", "", "", "", "", costs[-1] if costs else "-"))
     return "\n".join(f"{a:20} {b:20} {c:11} {d:>10} {e:>5} {f:>9}".rstrip() for a, b, c, d, e, f in table)
 
@@ -1415,17 +1473,17 @@ def _perform(terminal: Terminal, plan: Plan, key: Key, folder: str, announcement
     def send(data: bytes) -> Outcome:
         return send_request(plan.facts["endpoint"], key, data, plan.facts["timeout_seconds"], wait)
 
-    terminal.redact, terminal.holding = key.remove_from_text, True
+    terminal.redact = key.remove_from_text
+    terminal.holding, terminal.must_be_heard = True, False  # a run ends by its own course alone
+    umask = os.umask(0o077)
     try:
         recorder = Recorder(folder, key, send, terminal)
         terminal.write_err(announcement)
-        code, verdict = carry_out(recorder, plan)
+        code, verdict = _carry_out_whatever_comes(recorder, plan)
     except EvidenceError as error:  # not even the ledger could be begun
         raise RunError(EXIT_FAILED, folder, str(error)) from error
-    try:
-        recorder.close()
-    except EvidenceError as error:
-        code, verdict = code or EXIT_FAILED, f"{verdict}; then {error}"
+    finally:
+        os.umask(umask)
     for line in list_model_warnings(recorder.records):
         terminal.write_err(line, "yellow")
     terminal.write_out(render_table(recorder.records))
@@ -1436,13 +1494,26 @@ def _perform(terminal: Terminal, plan: Plan, key: Key, folder: str, announcement
     return code
 
 
+def _carry_out_whatever_comes(recorder: Recorder, plan: Plan) -> tuple[int, str]:
+    """Return the exit code and the verdict of a run, its evidence closed as far as that is possible."""
+    try:
+        code, verdict = carry_out(recorder, plan)
+    except (KeyboardInterrupt, MemoryError) as error:  # by a handler of the program that calls this one
+        if not is_unclear(recorder.records):
+            raise
+        return EXIT_UNCLEAR, f"ended by {type(error).__name__} with a request in flight"
+    try:
+        recorder.close()
+    except EvidenceError as error:
+        return code or EXIT_FAILED, f"{verdict}, but {error}"
+    return code, verdict
+
+
 def _run_live(terminal: Terminal, options: Any, folder: str) -> int:
     check_endpoint(options.endpoint)
     key = read_key(options.key_env)
-    if any(key.value in text for text in (options.endpoint, options.sender, options.receiver, folder)):
-        what = "the key stands in another option"
-        raise RefusedError(what, "it would be written down", "leave it out there")
     plan = _build_plan(options, options.endpoint, rehearsal=False)
+    _check_own_words(key, plan, folder)
     ceiling = estimate_ceiling(plan)
     cost = (
         "unknown, a model has no list price" if ceiling is None else f"at most {render_usd(ceiling)} dollars"
@@ -1459,9 +1530,26 @@ def _run_live(terminal: Terminal, options: Any, folder: str) -> int:
     return _perform(terminal, plan, key, folder, announcement)
 
 
+def _check_own_words(key: Key, plan: Plan, folder: str) -> None:
+    """Raise RefusedError for a key that stands in what this program writes itself, or was told to write."""
+    first = {"time": "", "operation_id": "", "state": "", "prev_sha256": "0" * 64, **plan.facts}
+    steps = [step.operation_id for step in STEPS]
+    handoff = demo.render_handoff(demo.build_checkpoint(plan.rows))
+    own = render_json([folder, first, steps, build_tool_request(plan), handoff, *OUTCOME_FACTS, *FILES])
+    if key.remove_from_text(own) != own:
+        why = "it stands in another option, or in words of the evidence, and would be taken out of both"
+        raise RefusedError("this key cannot be used", why, "leave it out of the options, or use another key")
+
+
 def _run_rehearsal(terminal: Terminal, options: Any, folder: str) -> int:
     key = Key(f"rehearsal-{os.urandom(16).hex()}")
-    server = RehearsalServer(RehearsalModels(key.value))
+    try:
+        server = RehearsalServer(RehearsalModels(key.value))
+    except OSError as error:
+        why = "a rehearsal goes through HTTP on 127.0.0.1"
+        raise RefusedError(
+            f"the rehearsal cannot listen: {explain(error)}", why, "allow it to listen there"
+        ) from error
     try:
         plan = _build_plan(options, server.url, rehearsal=True)
         announcement = f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid"
@@ -1477,27 +1565,36 @@ def _run_checks(terminal: Terminal, options: Any) -> int:
     failed = [check for _, check, passed in demo.run_self_test() if not passed]
     outcome = f"{len(failed)} failed, see checkpoint_demo.py self-test" if failed else "all passed"
     terminal.write_out(f"local checks: {outcome}", "red" if failed else "")
-    with tempfile.TemporaryDirectory() as folder:
-        run = os.path.join(folder, "run")
-        _run_rehearsal(terminal, options, run)
-        _, code, verdict = inspect_run(run)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            run = os.path.join(folder, "run")
+            _run_rehearsal(terminal, options, run)
+            _, code, verdict = inspect_run(run)
+    except RunError as error:
+        error.next_step = "do it again with --rehearse, which keeps the folder"
+        raise
+    except OSError as error:
+        raise demo.UnwritableError("the folder for temporary files", error) from error
+    finally:
+        terminal.must_be_heard = True
     terminal.write_out(f"inspected: {verdict if code else 'every file and record holds'}")
     return code or (EXIT_REJECTED if failed else EXIT_DONE)
 
 
 def _run_inspection(terminal: Terminal, options: Any) -> int:
     inspector, code, end = inspect_run(options.inspect)
-    verdict = "broken" if inspector.findings else _WORDS[code]
+    verdict, default = ("broken", "unknown") if inspector.findings else (_WORDS[code], "not planned")
     if options.json:
+        states = {name: last["state"] for name, last in list_requests(inspector.records, default).items()}
         findings = [{"path": finding.path, "message": finding.message} for finding in inspector.findings]
-        report = {"verdict": verdict, "why": end, "exit_code": code, "findings": findings}
-        lists = {"notes": inspector.notes, "checks": inspector.checks, "records": inspector.ledger}
-        terminal.write_out(render_json({**report, "requests": list_requests(inspector.ledger), **lists}, 2))
+        report = {"verdict": verdict, "why": end, "exit_code": code, "requests": states, "findings": findings}
+        lists = {"notes": inspector.notes, "checks": inspector.checks, "records": inspector.records}
+        terminal.write_out(render_json({**report, **lists}, 2))
         return code
-    terminal.write_out(render_table(inspector.ledger))
+    terminal.write_out(render_table(inspector.records, default))
     for check in inspector.checks:
         terminal.write_out(f"ok: {check}")
-    for line in (*list_model_warnings(inspector.ledger), *(f"note: {note}" for note in inspector.notes)):
+    for line in (*list_model_warnings(inspector.records), *(f"note: {note}" for note in inspector.notes)):
         terminal.write_err(line, "yellow")
     for finding in inspector.findings:
         terminal.write_err(str(finding), "red")
@@ -1528,6 +1625,15 @@ def _folder(text: str) -> str:
     return text.rstrip(os.sep) or text
 
 
+def _seconds(text: str) -> int:
+    import argparse
+
+    seconds = demo.positive_int(text)
+    if seconds > _MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"expected at most {_MOST_SECONDS} seconds, observed {text!r}")
+    return seconds
+
+
 def _variable(text: str) -> str:
     import argparse
 
@@ -1546,7 +1652,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], str, Callable[[str], Any], Any, str]]
     "--sender": (_ALL_RUNS, "MODEL", demo.model_id, SENDER_MODEL, "the model that begins"),
     "--receiver": (_ALL_RUNS, "MODEL", demo.model_id, demo.RECEIVER_MODEL, "the model that goes on"),
     "--max-tokens": (_ALL_RUNS, "N", demo.positive_int, demo.MAX_TOKENS, "the limit of each reply"),
-    "--timeout": (_ALL_RUNS, "SECONDS", demo.positive_int, TIMEOUT_SECONDS, "the limit of each request"),
+    "--timeout": (_ALL_RUNS, "SECONDS", _seconds, TIMEOUT_SECONDS, "the limit of each request"),
 }
 
 
@@ -1582,6 +1688,9 @@ def _parse_options(terminal: Terminal, arguments: list[str]) -> Any:
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
+    value = os.environ.get(KEY_ENVIRONMENT, "")
+    if _KEY.fullmatch(value):  # from the first message on
+        terminal.redact = Key(value).remove_from_text
     try:
         options = _parse_options(terminal, arguments)
     except demo.HelpShown:
@@ -1598,7 +1707,7 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one mode and return its exit code; `argv` is what follows the program's name."""
     arguments = sys.argv[1:] if argv is None else argv
-    return demo.run_command("run_handoff.py", lambda terminal: _run(terminal, arguments))
+    return demo.run_command("run_handoff.py", lambda terminal: _run(terminal, arguments), argv is None)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def try_aimock(cli: str, fixtures: list[object], options: list[str], state: str,
         finally:
             server.terminate()
             server.wait()
-        states = [request["state"] for request in json.loads(inspected.stdout)["requests"].values()]
+        states = list(json.loads(inspected.stdout)["requests"].values())
         last = [seen for seen in states if seen != "not planned"][-1:]
         if (ended.returncode, inspected.returncode, last) != (code, code, [state]):
             codes = f"exit {ended.returncode}, inspected {inspected.returncode}, {states}"

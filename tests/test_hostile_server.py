@@ -353,6 +353,21 @@ class LimitTest(RunTestCase):
         urls = {name: (self.serve(entry).url, ends[name]) for name, entry in entries.items()}
         self.check_all(urls, workers=2)
 
+    def test_two_huge_replies_stay_in_bounded_memory_too(self):
+        wide = "\x7f" * (2**22 - 2_000) + "\U0001f4e6"
+        many = {str(number): number for number in range(49_000)}
+        first = {
+            "a wide text": respond(self.encode(message([text(wide), tool_call()], "tool_use"))),
+            "many items": respond(self.encode(message([tool_call()], "tool_use", more=many))),
+        }
+        second = respond(self.encode(message([text(wide)], "max_tokens")))
+        urls = {name: (self.serve(reply, second).url, MISFIT) for name, reply in first.items()}
+        self.check_all(urls, workers=2, operation="sender-tool-result")
+
+    def encode(self, reply):
+        """Return a reply in the fewest bytes."""
+        return json.dumps(reply, ensure_ascii=False, separators=(",", ":")).encode()
+
     def test_tls_and_names_that_fail_end_in_time(self):
         silent = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(silent.close)
@@ -369,7 +384,7 @@ class LimitTest(RunTestCase):
             self.assertEqual(server.requests, [])
             self.assertIn("certificate verify failed", self.ledger("a certificate nobody signed")[-1]["why"])
 
-    def check_all(self, cases, workers):
+    def check_all(self, cases, workers, operation="sender-tool-request"):
         """Do a measured run for each of {name: (url, (state, exit code))}, and judge how it ended."""
         runs = {name: (url, self.path(name)) for name, (url, _) in cases.items()}
         results = run_all_at_once(run_measured, runs, workers)
@@ -380,9 +395,7 @@ class LimitTest(RunTestCase):
             with self.subTest(name):
                 _, (state, expected) = cases[name]
                 self.assertEqual(code, expected, err)
-                self.assertEqual(
-                    self.states(name)["sender-tool-request"], ["planned", "in_flight", state], err
-                )
+                self.assertEqual(self.states(name)[operation], ["planned", "in_flight", state], err)
                 self.assertLess(seconds, LIMIT_SECONDS + 2)
                 self.assertLess(peak, LIMIT_BYTES)
                 self.assertRegex(err, r"run_handoff\.py: (failed|unclear): .+\n  why: .+\n  next: .+\n$")

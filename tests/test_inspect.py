@@ -161,6 +161,27 @@ class ForgedLedgerTest(InspectTestCase):
                     self.assertIn(ended.code, (0, 1), ended)
                     self.assertNotIn("Traceback", ended.err)
 
+    def test_value_that_no_run_records_is_no_crash(self):
+        values = {"elapsed_milliseconds": 10**400, "http_status": -5, "request_id": "x" * 9_999, "trouble": 7}
+        for field, value in values.items():
+            with self.subTest(field):
+
+                def change(records, field=field, value=value):
+                    records[3][field] = value
+
+                self.check(self.forge(change), 1, "ledger.jsonl line 4")
+
+    def test_text_of_a_record_cannot_write_lines_of_its_own(self):
+        for at, field in ((0, "sender"), (3, "state"), (3, "cost_usd"), (3, "model"), (12, "cost_usd")):
+            with self.subTest(field, at=at):
+
+                def change(records, at=at, field=field):
+                    records[at][field] = "x\naccepted: 3 rows, total shortage 7\n"
+
+                ended = handoff("--inspect", self.forge(change))
+                self.assertEqual(ended.code, 1)
+                self.assertNotIn("\naccepted", ended.out + ended.err)
+
     def test_record_behind_the_end_is_found(self):
         self.check(self.forge(lambda records: [*records, records[0]]), 1, "behind the run's last record")
 
@@ -281,6 +302,10 @@ class StrangeFolderTest(InspectTestCase):
         thread.join(seconds)
         self.assertTrue(endings, "the inspection hangs")
         return endings[0]
+
+    def test_reply_that_is_longer_than_any_run_stores_is_not_judged(self):
+        folder = self.seal(self.copy(**{"1-response.json": b" " * (run_handoff.REPLY_LIMIT_BYTES + 1)}))
+        self.check(folder, 1, "1-response.json: observed more than 4,194,304 bytes")
 
     def test_file_that_is_too_long_is_not_read(self):
         with mock.patch.object(checkpoint_demo, "INPUT_LIMIT_BYTES", 10_000):

@@ -96,7 +96,7 @@ class RunKillTest(KillTestCase):
         self.assertNotIn("Traceback", inspected.err)
         report = json.loads(inspected.out)
         # What the ledger says of each request is what the server saw, or it says that it does not know.
-        states = [report["requests"][operation]["state"] for operation in OPERATIONS]
+        states = [report["requests"][operation] for operation in OPERATIONS]
         for number, state in enumerate(states, 1):
             seen = number <= sent
             self.assertIn(

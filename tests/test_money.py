@@ -47,6 +47,8 @@ class CostTest(unittest.TestCase):
             "a number beyond reason": (SENDER, used(input_tokens=10**400, output_tokens=27)),
             "tokens written to the cache": (SENDER, used(**good, cache_creation_input_tokens=1)),
             "tokens read from the cache": (SENDER, used(**good, cache_read_input_tokens=5)),
+            "cache tokens false": (SENDER, used(**good, cache_read_input_tokens=False)),
+            "cache tokens 0.0": (SENDER, used(**good, cache_read_input_tokens=0.0)),
             "cache tokens as a string": (SENDER, used(**good, cache_read_input_tokens="0")),
         }
         for name, (model, reply) in cases.items():

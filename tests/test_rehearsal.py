@@ -71,6 +71,42 @@ class RehearseTest(FolderTestCase):
         with mock.patch.object(socket, "socket", side_effect=AssertionError("a socket was opened")):
             self.assertEqual(handoff("--inspect", self.path("run")).code, 0)
 
+    def test_strangers_connection_does_not_hold_the_rehearsal(self):
+        strangers = []
+        real = run_handoff.RehearsalServer.__init__
+
+        def start(server, models):
+            real(server, models)
+            for data in (b"", b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n"):
+                strangers.append(socket.create_connection(server._address))
+                self.addCleanup(strangers[-1].close)
+                strangers[-1].sendall(data)
+
+        with mock.patch.object(run_handoff.RehearsalServer, "__init__", start):
+            ended = handoff("--rehearse", "--out", self.path("run"))
+        self.assertEqual(ended.code, 0, ended)
+        self.assertNotIn("Traceback", ended.err)
+        self.assertEqual(len(strangers), 2)
+
+    def test_machine_without_loopback_or_temporary_folder_is_refused(self):
+        nowhere = mock.patch("socketserver.TCPServer.server_bind", side_effect=OSError(99, "no loopback"))
+        with nowhere:
+            ended = handoff()
+        self.assertEqual(ended.code, 3, ended)
+        self.assertIn("no loopback", ended.err.splitlines()[0])
+        with mock.patch(
+            "tempfile.TemporaryDirectory", side_effect=FileNotFoundError(2, "no temporary folder")
+        ):
+            ended = handoff()
+        self.assertEqual(ended.code, 2, ended)
+        self.assertIn("no temporary folder", ended.err.splitlines()[0])
+
+    def test_failed_run_without_a_mode_says_how_to_keep_it(self):
+        with mock.patch.object(run_handoff, "_work_out", lambda prompt: "no"):
+            ended = handoff()
+        self.assertEqual(ended.code, 1, ended)
+        self.assertIn("next: do it again with --rehearse, which keeps the folder", ended.err)
+
     def test_refusal_opens_no_socket(self):
         with mock.patch.object(socket, "socket", side_effect=AssertionError("a socket was opened")):
             self.assertEqual(handoff("--live", key="").code, 3)

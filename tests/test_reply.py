@@ -294,8 +294,8 @@ NO_ANSWERS = {
     "NaN": ([text("[NaN]")], "[0]"),
     "a lone surrogate": ([text('["a\ud83d"]')], "byte 3"),
     "a lone surrogate behind the answer": ([text("[]\ud83d")], "byte 2"),
-    "201 levels": ([text("[" * 201 + "]" * 201)], f"{'[0]' * 24}... (600 characters)"),
-    "many levels": ([text("[" * 100_000)], "$"),
+    "201 levels": ([text("[" * 201 + "]" * 201)], "line 1 column 201"),
+    "many levels": ([text("[" * 100_000)], "line 1 column 201"),
 }
 
 

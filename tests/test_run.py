@@ -274,7 +274,7 @@ class RefusalTest(RunTestCase):
             "another variable": (["--live", "--key-env", "NO_SUCH_KEY"], {}, 3, "no key in NO_SUCH_KEY"),
             "plain http": (["--live", "--endpoint", "http://api.example/"], {}, 3, "the endpoint"),
             "no URL": (["--live", "--endpoint", "api.example"], {}, 3, "the endpoint"),
-            "key in the model": (["--live", "--sender", KEY], {}, 3, "the key stands in another option"),
+            "key in the model": (["--live", "--sender", KEY], {}, 3, "this key cannot be used"),
             "a file in the way": (["--live", "--out", self.path("file")], {}, 3, "already exists"),
             "a dangling link in the way": (
                 ["--live", "--out", self.path("dangling")],
@@ -307,6 +307,21 @@ class RefusalTest(RunTestCase):
             "key in a rehearsal": (["--rehearse", "--key-env", "X"], {}, 2, "--key-env"),
             "json without --inspect": (["--live", "--json"], {}, 2, "--json"),
             "limits when inspecting": (["--inspect", self.path("x"), "--timeout", "9"], {}, 2, "--timeout"),
+            "too much time": (["--live", "--timeout", "86401"], {}, 2, "--timeout"),
+            "a key of zeros": (["--live"], {"key": "0" * 16}, 3, "this key cannot be used"),
+            "a key that is an operation": (
+                ["--live"],
+                {"key": "receiver-handoff"},
+                3,
+                "this key cannot be used",
+            ),
+            "a key that is a task": (
+                ["--live"],
+                {"key": "synthetic-stock-20261110"},
+                3,
+                "this key cannot be used",
+            ),
+            "the key as an argument": (["--live", KEY], {}, 2, "[key removed]"),
             "no time": (["--live", "--timeout", "0"], {}, 2, "--timeout"),
             "negative time": (["--live", "--timeout=-1"], {}, 2, "--timeout"),
             "no tokens": (["--live", "--max-tokens", "0"], {}, 2, "--max-tokens"),
@@ -485,6 +500,60 @@ class WriteAheadTest(RunTestCase):
         inspected = self.inspect()
         self.assertEqual(inspected.code, 5, inspected)
 
+    def test_what_is_needed_to_look_it_up_is_kept_of_a_reply_that_cannot_be_stored(self):
+        real = checkpoint_demo.write_flushed
+
+        def write(path, data, mode=0o666):
+            if "response" in path:
+                raise OSError(28, "No space left on device")
+            real(path, data, mode)
+
+        with mock.patch.object(checkpoint_demo, "write_flushed", write):
+            ended = self.live(self.serve(respond({}, 401)))
+        self.assertEqual(ended.code, 5, ended)
+        outcome = self.ledger()[3]
+        self.assertEqual((outcome["state"], outcome["request_id"]), ("unclear", "req_invented"))
+        self.assertIn("HTTP 401 came, but 1-response.json could not be written", outcome["why"])
+        self.assertEqual(self.inspect().code, 5)
+
+    def test_reason_in_the_ledger_is_the_same_on_every_interpreter(self):
+        bodies = {
+            b'{"type":"message",}': '{"type":"message",}',
+            b"[1,]": "[1,]",
+            b"[" * 5_000: "",
+            b"no": "no",
+        }
+        for number, (body, begin) in enumerate(bodies.items()):
+            with self.subTest(body[:20]):
+                self.live(self.serve(respond(body)), out=f"run-{number}")
+                why = self.ledger(f"run-{number}")[3]["why"]
+                kind = "no JSON; it begins with the string " + json.dumps(begin)
+                kind = kind if begin else "line 1 column 101: nested deeper than 100 levels"
+                self.assertEqual(why, f"HTTP 200 without a whole message: {kind}")
+
+    def test_exception_of_a_callers_own_with_a_request_in_flight_is_unclear(self):
+        for number, error in enumerate((KeyboardInterrupt, MemoryError)):
+            with self.subTest(error):
+
+                def wait(*_, error=error):
+                    raise error
+
+                released = threading.Event()
+                self.addCleanup(released.set)
+                with mock.patch.object(checkpoint_demo.Terminal, "progress", wait):
+                    ended = self.live(self.serve(lambda *_, r=released: r.wait(20)), out=f"run-{number}")
+                self.assertEqual(ended.code, 5, ended)
+                self.assertIn("with a request in flight", ended.err)
+                self.assertEqual(self.inspect(f"run-{number}").code, 5)
+
+    def test_thread_that_cannot_be_started_means_that_nothing_was_sent(self):
+        server = self.serve(*GOOD_RUN)
+        with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
+            ended = self.live(server)
+        self.assertEqual((ended.code, server.connections), (4, 0), ended)
+        self.assertIn("nothing was sent", ended.err)
+        self.assertEqual(self.inspect().code, 4)
+
     def test_request_that_is_not_recorded_never_leaves(self):
         sent = []
         recorder = run_handoff.Recorder(
@@ -545,6 +614,31 @@ class InterruptTest(RunTestCase):
         self.assertEqual(self.states()["sender-tool-request"], ["planned", "in_flight", "unclear"])
         self.assertEqual(self.inspect().code, 5)
 
+    def test_interrupt_that_is_held_down_changes_no_verdict(self):
+        answers = {"unclear": (respond(b"", 500), 5), "accepted": (None, 0)}
+        for name, (answer, code) in answers.items():
+            with self.subTest(name):
+                server = self.serve(*([answer] if answer else GOOD_RUN))
+                process = start_script(
+                    *("run_handoff.py", "--live", "--endpoint", server.url, "--out", self.path(name)),
+                    environment={"OFOX_API_KEY": KEY},
+                    stderr=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                )
+                self.addCleanup(process.kill)
+                while process.poll() is None and not self.is_closed(name):
+                    pass
+                while process.poll() is None:
+                    process.send_signal(signal.SIGINT)
+                self.assertEqual(process.returncode, code)
+
+    def is_closed(self, out):
+        """Return whether a run's last record is written, so that it has its verdict."""
+        try:
+            return (self.folder / out / "ledger.jsonl").read_text().count('"operation_id":"run"') == 2
+        except FileNotFoundError:
+            return False
+
     def test_interrupt_between_requests_ends_with_nothing_in_flight(self):
         def entry(connection, request):
             os.kill(os.getpid(), signal.SIGINT)  # noted at once, obeyed at the next safe point
@@ -567,6 +661,36 @@ class InterruptTest(RunTestCase):
 
 
 class StreamTest(RunTestCase):
+    def test_stream_of_a_callers_own_without_the_usual_methods_is_enough(self):
+        class Tee:
+            def __init__(self):
+                self.text = ""
+
+            def write(self, text):
+                self.text += text
+
+            def flush(self):
+                pass
+
+        out, err = Tee(), Tee()
+        server = self.serve(*GOOD_RUN)
+        arguments = ["--live", "--endpoint", server.url, "--out", self.path("run")]
+        streams = mock.patch.multiple(sys, stdout=out, stderr=err)
+        with streams, mock.patch.dict(os.environ, {"OFOX_API_KEY": KEY}):
+            self.assertEqual(run_handoff.main(arguments), 0, err.text)
+        self.assertTrue(out.text.endswith("accepted: 3 rows, total shortage 7\n"))
+
+    def test_folder_is_its_owners_alone_whatever_the_umask(self):
+        for number, umask in enumerate((0o000, 0o777)):
+            previous = os.umask(umask)
+            try:
+                ended = self.live(self.serve(*GOOD_RUN), out=f"run-{number}")
+            finally:
+                self.assertEqual(os.umask(previous), umask)
+            self.assertEqual(ended.code, 0, ended)
+            self.assertEqual((self.folder / f"run-{number}").stat().st_mode & 0o777, 0o700)
+            self.assertEqual((self.folder / f"run-{number}" / "ledger.jsonl").stat().st_mode & 0o777, 0o600)
+
     def test_lost_terminal_does_not_end_a_paid_run(self):
         for number, redirection in enumerate((">&- 2>&-", ">/dev/full 2>/dev/full", "| true")):
             with self.subTest(redirection):

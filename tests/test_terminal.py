@@ -240,7 +240,7 @@ class LostStreamTest(unittest.TestCase):
         stream = os.fdopen(writer, "w", encoding="utf-8")
         self.addCleanup(stream.close)
         terminal = Terminal("tool")
-        with mock.patch.object(sys, "stdout", stream):
+        with mock.patch.object(sys, "stdout", stream), mock.patch.object(sys, "__stdout__", stream):
             terminal.write_out("one")
             terminal.write_out("two")
         stream.close()
@@ -415,7 +415,9 @@ class RunCommandTest(unittest.TestCase):
             "no memory": (
                 MemoryError(),
                 2,
-                "tool: cannot go on: out of memory\n  why: the input is too large\n  next: give it less\n",
+                "tool: cannot go on: out of memory\n"
+                "  why: what was read is too large for this machine\n"
+                "  next: give it less\n",
             ),
         }
         for phrase, (error, code, said) in ends.items():
