@@ -572,7 +572,6 @@ class Key:
         escaped = f"u00(?i:{ord(piece[0]):02x})"
         if piece[0] == "\\":
             return rf"(?:\\|{escaped}){{{len(piece)},{9 * len(piece)}}}"
-        return rf"(?:\\{{{count},{8 * count}}}|(?:\\{{1,8}}{escaped}){{{count}}})"
         return rf"(?:\\{{0,8}}{re.escape(piece)}|\\{{1,8}}{escaped})"
 
     def remove_from(self, data: bytes) -> bytes:
