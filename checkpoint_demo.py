@@ -397,7 +397,7 @@ def find_differences(observed: Any, expected: Any, *at: str | int) -> list[tuple
         if kind is not type(other) or (kind is not dict and kind is not list and one != other):
             differences.append((tuple(path), one, other))
         elif kind is dict:
-            for key in (*one, *(key for key in other if key not in one)):
+            for key in _join_keys(one, other):
                 descend(key, one.get(key, MISSING), other.get(key, MISSING))
         elif kind is list:
             for index in range(max(len(one), len(other))):
@@ -417,6 +417,10 @@ def list_differences(observed: Any, expected: Any, *at: str | int) -> list[Findi
     """Return find_differences as findings: the JSON path and both values. Pure."""
     differences = find_differences(observed, expected, *at)
     return [Finding(render_path(path), describe_pair(one, other)) for path, one, other in differences]
+
+
+def _join_keys(one: dict[Any, Any], other: dict[Any, Any]) -> list[Any]:
+    return [*one, *(key for key in other if key not in one)]
 
 
 # --- Stock: the trusted source -----------------------------------------------
@@ -740,17 +744,13 @@ def compare_sessions(
         if findings:
             changes.setdefault(label, []).extend(findings)
 
-    # 1. The prefix.
+    # 1. The prefix: system, tools, and the messages before the turn in hand.
     for field in ("system", "tools"):
         compare(f"changed prefix: {field}", one.get(field, MISSING), other.get(field, MISSING), field)
     messages, expected = one["messages"], other["messages"]
-    start = _find_turn(expected)
-    at = _find_turn(messages)
-    if find_differences(messages[at : at + 1], expected[start : start + 1]):
-        # The turn was changed: then it stands where the prefix ends, if that is whole.
-        at = at if find_differences(messages[:start], expected[:start]) else start
+    at, start = _align_turns(messages, expected)
     compare("changed prefix: messages", messages[:at], expected[:start], "messages")
-    # 2. The assistant message of the turn in hand.
+    # 2. The assistant message of the turn.
     turn, behind = _split_turn(messages[at:])
     expected_turn, expected_behind = _split_turn(expected[start:])
     compare("changed assistant turn", turn, expected_turn, "messages", at)
@@ -759,23 +759,35 @@ def compare_sessions(
     unmatched = find_unmatched_results(turn, behind, first)
     if unmatched:
         changes["unmatched tool result"] = unmatched
-    pairs = list(zip_longest(behind, expected_behind, fillvalue=MISSING))
-    for index, (message, expected_message) in enumerate(pairs):
+    for index, pair in enumerate(zip_longest(behind, expected_behind, fillvalue=MISSING)):
         if index or not _has_calls(expected_turn):
-            compare("changed later messages", message, expected_message, "messages", first + index)
+            compare("changed later messages", *pair, "messages", first + index)
         elif not unmatched:
-            compare("changed tool result", message, expected_message, "messages", first)
-    # 4. Everything else, and what does not count.
+            compare("changed tool result", *pair, "messages", first)
+    # 4. Every other field, and what does not count.
     notes = []
-    for field in (*one, *(field for field in other if field not in one)):
+    for field in _join_keys(one, other):
         pair = one.get(field, MISSING), other.get(field, MISSING)
         if field in _OUTSIDE_PREFIX:
             notes += list_differences(*pair, field)
         elif field not in ("system", "tools", "messages"):
             compare(f"changed field: {show(field)}", *pair, field)
-    for path in (*marks, *(path for path in other_marks if path not in marks)):
+    for path in _join_keys(marks, other_marks):
         notes += list_differences(marks.get(path, MISSING), other_marks.get(path, MISSING), *path)
     return changes, notes
+
+
+def _align_turns(messages: list[Any], expected: list[Any]) -> tuple[int, int]:
+    """Return where the turn in hand stands, in the restored messages and in the original ones.
+
+    It is the last assistant message with a tool_use, else the last assistant message. Where that was
+    changed or is gone, it stands where the prefix ends, if the prefix is whole.
+    """
+    at, start = _find_turn(messages), _find_turn(expected)
+    changed = find_differences(messages[at : at + 1], expected[start : start + 1])
+    if changed and not find_differences(messages[:start], expected[:start]):
+        at = start
+    return at, start
 
 
 def find_unmatched_results(turn: Any, behind: list[Any], first: int) -> list[Finding]:
@@ -866,6 +878,45 @@ def _split_marks(record: dict[str, Any]) -> tuple[dict[str, Any], dict[Path, Any
         if field in ("system", "tools", "messages")
     }
     return {**record, **bare}, marks
+
+
+# A session for trying one's own storage: an invoice is read, and no text is visible in the turn.
+_BLOCKS = (
+    '{"type":"thinking","thinking":"","signature":"c2lnbmF0dXJlIG9mIG5vYm9keQ=="}',
+    '{"type":"tool_use","id":"toolu_demo_17","name":"read_invoice","input":{"invoice":"DEMO-17"}}',
+)
+SESSION_TEXT = (
+    '{"system":"You check invoices. Read them with the tool; change nothing.",'
+    '"tools":[{"name":"read_invoice","description":"Return the amount and the currency of an invoice.",'
+    '"input_schema":{"type":"object","properties":{"invoice":{"type":"string"}},"required":["invoice"]}}],'
+    '"messages":[{"role":"user","content":"What is the amount of invoice DEMO-17?"},'
+    f'{{"role":"assistant","content":[{",".join(_BLOCKS)}]}},'
+    '{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_demo_17",'
+    r'"content":"{\"invoice\":\"DEMO-17\",\"amount\":\"47.50\",\"currency\":\"EUR\"}"}]}]}'
+)
+
+# What is changed in the session's text: (a piece of it, what replaces it, the label that must come out).
+_SESSION_CHANGES = {
+    "nothing (no visible text, all the same)": ("", "", "intact"),
+    "the system instruction": ("change nothing", "change what is wrong", "changed prefix: system"),
+    "a tool's description": ("Return the amount", "Return amount", "changed prefix: tools"),
+    "an earlier message": ("What is", "What was", "changed prefix: messages"),
+    "the order of the assistant's content blocks": (
+        ",".join(_BLOCKS),
+        ",".join(reversed(_BLOCKS)),
+        "changed assistant turn",
+    ),
+    "the result's call id": ('_use_id":"toolu_demo_17"', '_use_id":"toolu_demo_18"', "unmatched tool result"),
+}
+
+
+def run_session_cases() -> Iterator[tuple[str, str, bool]]:
+    """Yield (change, labels, as expected) for the built-in cases; five of six are broken on purpose. Pure."""
+    for change, (old, new, expected) in _SESSION_CHANGES.items():
+        restored = parse_json(SESSION_TEXT.replace(old, new, 1))
+        changes, _ = compare_sessions(restored, parse_json(SESSION_TEXT))
+        labels = ", ".join(changes) or "intact"
+        yield change, labels, labels == expected
 
 
 # --- Files -------------------------------------------------------------------
@@ -1209,6 +1260,9 @@ def run_self_test() -> Iterator[tuple[str, str, bool]]:
     messages = build_receiver_request(handoff)["messages"]
     yield "handoff", "is the request's only message", messages == [{"role": "user", "content": handoff}]
 
+    for change, _, passed in run_session_cases():
+        yield "session replay", f"tells of {change}", passed
+
     content = [{"type": "thinking"}, {"type": "text", "text": render_json(result)}]
     reply = {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
     good_texts: dict[str, tuple[Any, Callable[[Any], list[Finding]], dict[str, tuple[str, str, str]]]] = {
@@ -1281,7 +1335,7 @@ def positive_int(text: str) -> int:
 
 
 def _cmd_self_test(terminal: Terminal, arguments: list[str]) -> int:
-    """Check this program on known inputs, the refusals too; no network, nothing is written."""
+    """Check this program on known inputs; nothing is written."""
     Parser(terminal, "self-test", _cmd_self_test.__doc__).parse_args(arguments)
     shown, failed, total = "", 0, 0
     for group, check, passed in run_self_test():
@@ -1296,7 +1350,7 @@ def _cmd_self_test(terminal: Terminal, arguments: list[str]) -> int:
 
 
 def _cmd_prepare(terminal: Terminal, arguments: list[str]) -> int:
-    """Write checkpoint.json and handoff.txt, both or none; what exists is never overwritten."""
+    """Write checkpoint.json and handoff.txt; never overwrites."""
     parser = Parser(terminal, "prepare", _cmd_prepare.__doc__)
     parser.add_argument(
         "--out", metavar="DIR", help="write into this folder, made if it is missing (default: here)"
@@ -1341,7 +1395,7 @@ def _make_folder(path: str) -> bool:
 
 
 def _cmd_verify(terminal: Terminal, arguments: list[str]) -> int:
-    """Check a checkpoint against the trusted source, never against what it claims itself."""
+    """Check a checkpoint against the trusted source."""
     parser = Parser(terminal, "verify", _cmd_verify.__doc__)
     parser.add_argument("checkpoint", nargs="?", default="checkpoint.json", help="default: checkpoint.json")
     _add_json_option(parser)
@@ -1354,7 +1408,7 @@ def _cmd_verify(terminal: Terminal, arguments: list[str]) -> int:
 
 
 def _cmd_request(terminal: Terminal, arguments: list[str]) -> int:
-    """Print the body of the request that hands a handoff prompt to the receiving model."""
+    """Print the receiving model's request body."""
     parser = Parser(terminal, "request", _cmd_request.__doc__)
     parser.add_argument("handoff", nargs="?", default="handoff.txt", help="default: handoff.txt")
     parser.add_argument(
@@ -1382,7 +1436,7 @@ def _cmd_request(terminal: Terminal, arguments: list[str]) -> int:
 
 
 def _cmd_extract(terminal: Terminal, arguments: list[str]) -> int:
-    """Take the finished answer out of a saved Messages response, as indented JSON."""
+    """Take the finished answer out of a saved Messages response."""
     parser = Parser(terminal, "extract", _cmd_extract.__doc__)
     parser.add_argument("response", help="a saved response body")
     parser.add_argument(
@@ -1413,7 +1467,7 @@ def _cmd_extract(terminal: Terminal, arguments: list[str]) -> int:
 
 
 def _cmd_validate(terminal: Terminal, arguments: list[str]) -> int:
-    """Judge a result: every quantity is recomputed from the trusted source."""
+    """Judge a result against the trusted source."""
     parser = Parser(terminal, "validate", _cmd_validate.__doc__)
     parser.add_argument("result", help="a result file; - reads standard input")
     _add_json_option(parser)
@@ -1421,6 +1475,96 @@ def _cmd_validate(terminal: Terminal, arguments: list[str]) -> int:
     findings = _judge_file(options.result, lambda value: validate_result(value, STOCK))
     expected = {"rows": len(STOCK), "total_shortage": sum(map(compute_shortage, STOCK))}
     return _say_verdict(terminal, options.json, render_acceptance(STOCK), expected, findings)
+
+
+def _cmd_replay(terminal: Terminal, arguments: list[str]) -> int:
+    """Check that a stored session came back exactly; alone: six cases."""
+    parser = Parser(terminal, "replay", _cmd_replay.__doc__)
+    parser.add_argument(
+        "--emit-fixture", action="store_true", help="print a session to try one's storage with"
+    )
+    parser.add_argument("--check-restored", metavar="FILE", help="compare what came back from storage")
+    parser.add_argument("--original", metavar="FILE", help="with what was stored (default: --emit-fixture's)")
+    _add_json_option(parser)
+    options = parser.parse_args(arguments)
+    if options.check_restored is not None and not options.emit_fixture:
+        original = parse_json(SESSION_TEXT) if options.original is None else _read_record(options.original)
+        changes, notes = compare_sessions(_read_record(options.check_restored), original)
+        return _say_changes(terminal, options.json, changes, notes)
+    if options.check_restored is not None or options.original is not None or options.json:
+        parser.error("--original and --json go with --check-restored, --emit-fixture goes alone")
+    if options.emit_fixture:
+        terminal.write_out(render_json(parse_json(SESSION_TEXT), 2))
+        return EXIT_DONE
+    cases = list(run_session_cases())
+    for change, labels, passed in cases:
+        terminal.write_out(f"{change:44} {labels}{'' if passed else ', which is NOT expected'}")
+    outcomes = sum(passed for _, _, passed in cases)
+    terminal.write_out(f"{outcomes}/{len(cases)} expected outcomes")
+    return EXIT_DONE if outcomes == len(cases) else EXIT_REJECTED
+
+
+# What a label means for the next request, by how it begins.
+_MEANINGS = {
+    "changed prefix": "its thinking blocks fit no more, and are refused, or dropped without a word",
+    "changed assistant": "its thinking blocks fit no more, and are refused, or dropped without a word",
+    "unmatched": "it is refused, because its calls and results do not pair",
+    "changed tool result": "the model would go on from other facts",
+    "changed later": "the model would go on from another conversation",
+    "changed field": "the application would go on from other facts of its own",
+}
+_READERS = (
+    "not every model reads another's thinking, and what it does not read is dropped behind HTTP 200:"
+    " Opus 5.5 reads no Fable's, and Fable 5.2's is read by Fable 5.2 and Mythos 5.2 alone"
+)
+_MOST_SHOWN = 20
+
+
+def _say_changes(
+    terminal: Terminal, as_json: bool, changes: dict[str, list[Finding]], notes: list[Finding]
+) -> int:
+    """Say the labels, every difference, and what to do with the next request; return the exit code."""
+    advice = "it may be sent as it is; that a model can read its thinking is not shown by this"
+    if changes:
+        meaning = next(_MEANINGS[begin] for begin in _MEANINGS if next(iter(changes)).startswith(begin))
+        advice = f"{meaning}: rebuild it from what was stored, or go on in a fresh session from a checkpoint"
+    listed = [(label, finding) for label, findings in changes.items() for finding in findings]
+    if as_json:
+        found = [
+            {"label": label, "path": finding.path, "message": finding.message} for label, finding in listed
+        ]
+        noted = [{"path": note.path, "message": note.message} for note in notes]
+        report = {
+            "labels": list(changes) or ["intact"],
+            "findings": found,
+            "notes": noted,
+            "next_request": advice,
+        }
+        terminal.write_out(render_json(report, 2))
+        return EXIT_REJECTED if changes else EXIT_DONE
+    for label in changes or ["intact"]:
+        terminal.write_out(label, "red" if changes else "green")
+    for label, finding in listed[:_MOST_SHOWN]:
+        terminal.write_err(f"{label}, {finding}")
+    if len(listed) > _MOST_SHOWN:
+        terminal.write_err(f"and {len(listed) - _MOST_SHOWN:,} more, which --json lists")
+    for note in notes:
+        readers = f" ({_READERS})" if note.path == "model" else ""
+        terminal.write_err(f"note, not compared by the API: {note}{readers}")
+    terminal.write_err(f"the next request: {advice}")
+    return EXIT_REJECTED if changes else EXIT_DONE
+
+
+def _read_record(path: str) -> dict[str, Any]:
+    """Return the session record that a file holds. Raises UnreadableError for anything else."""
+    next_step = "name a file that holds the body of a Messages request"
+    try:
+        record = parse_json(read_input(path))
+    except JsonError as error:
+        raise UnreadableError(path, str(error), next_step) from error
+    if not isinstance(record, dict) or not isinstance(record.get("messages"), list):
+        raise UnreadableError(path, "it is no session record, which has a list of messages", next_step)
+    return record
 
 
 def _add_json_option(parser: Parser) -> None:
@@ -1470,6 +1614,7 @@ COMMANDS = {
     "request": _cmd_request,
     "extract": _cmd_extract,
     "validate": _cmd_validate,
+    "replay": _cmd_replay,
 }
 
 
