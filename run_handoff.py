@@ -191,6 +191,16 @@ def sum_costs(records: list[dict[str, Any]]) -> int | None:
     return None if is_unclear(records) or len(known) < len(costs) else sum(known)
 
 
+def compute_cost_per_accepted(costs: list[int | None], accepted: int) -> tuple[int, int] | None:
+    """Return what one accepted answer costs: (whole micro-dollars, the rest that all of them share).
+
+    `costs` are those of all attempts in micro-dollars, the failed ones too. None where one is
+    unknown, or nothing was accepted. Exact: sum(costs) == accepted * whole + rest. Pure.
+    """
+    known = [cost for cost in costs if cost is not None]
+    return divmod(sum(known), accepted) if accepted and len(known) == len(costs) else None
+
+
 # --- The three requests ------------------------------------------------------
 
 RUN = "run"
@@ -1440,10 +1450,11 @@ def render_table(records: list[dict[str, Any]], default: str = "not planned") ->
         model = model if len(model) <= 20 else f"{model[:19]}~"
         state = last["state"].replace("_", " ")
         table.append((operation_id, model, state, tokens, seconds, last.get("cost_usd", "-")))
-    costs = [
-        record["cost_usd"] for record in records if record["operation_id"] == RUN and "cost_usd" in record
-    ]
-    table.append(("together", "", "", "", "", costs[-1] if costs else "-"))
+    for end in records:
+        if end["operation_id"] == RUN and end["state"] != PLANNED:
+            each = compute_cost_per_accepted([parse_usd(end["cost_usd"])], int(end["state"] == CONFIRMED))
+            table.append(("together", "", "", "", "", end["cost_usd"]))
+            table.append(("per accepted answer", "", "", "", "", render_usd(each[0]) if each else "-"))
     return "\n".join(f"{a:20} {b:20} {c:11} {d:>10} {e:>5} {f:>9}".rstrip() for a, b, c, d, e, f in table)
 
 

@@ -92,6 +92,28 @@ class SumTest(unittest.TestCase):
                 self.assertEqual(run_handoff.sum_costs(records), expected)
 
 
+class CostPerAcceptedTest(unittest.TestCase):
+    def test_cost_of_all_attempts_is_shared_by_the_accepted_answers(self):
+        cases = {
+            "every attempt accepted": ([350_000] * 20, 20, (350_000, 0)),
+            "five attempts more, and cheaper": ([280_000] * 25, 20, (350_000, 0)),
+            "a further one": ([280_000] * 26, 20, (364_000, 0)),
+            "what cannot be shared evenly": ([1, 1], 3, (0, 2)),
+            "failed attempts that were free": ([22_008, 0, 0], 1, (22_008, 0)),
+        }
+        for name, (costs, accepted, expected) in cases.items():
+            with self.subTest(name):
+                each = run_handoff.compute_cost_per_accepted(costs, accepted)
+                self.assertEqual(each, expected)
+                self.assertEqual(accepted * each[0] + each[1], sum(costs))
+        self.assertEqual(sum([280_000] * 26), 7_280_000)
+
+    def test_cost_is_unknown_without_an_answer_or_with_an_unknown_attempt(self):
+        self.assertIsNone(run_handoff.compute_cost_per_accepted([280_000], 0))
+        self.assertIsNone(run_handoff.compute_cost_per_accepted([280_000, None], 1))
+        self.assertIsNone(run_handoff.compute_cost_per_accepted([], 0))
+
+
 class CeilingTest(unittest.TestCase):
     def build_plan(self, **changes):
         facts = {
