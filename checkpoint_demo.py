@@ -29,7 +29,7 @@ import os
 import re
 import signal
 import sys
-from itertools import zip_longest
+from itertools import islice, zip_longest
 
 TYPE_CHECKING = False  # a type checker takes it for true; importing typing costs every start
 if TYPE_CHECKING:
@@ -111,8 +111,8 @@ class ExistsError(RefusedError):
         )
 
 
-class JsonError(ValueError):
-    """A text is not the strict JSON that is read here: `place` says where, `reason` why."""
+class PlacedError(ValueError):
+    """A document is not in the form that is read here: `place` says where, `reason` why."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(place, reason)
@@ -120,6 +120,14 @@ class JsonError(ValueError):
 
     def __str__(self) -> str:
         return f"{self.place}: {self.reason}"
+
+
+class JsonError(PlacedError):
+    """A text is not the strict JSON that is read here."""
+
+
+class StockError(PlacedError):
+    """Rows are no stock."""
 
 
 class Finding:
@@ -432,6 +440,94 @@ STOCK = [
 ]
 
 
+STOCK_COLUMNS = ("sku", "available", "target")
+MOST_ROWS = 100_000
+MOST_PIECES = 10**12
+
+
+def parse_stock(data: bytes) -> list[dict[str, Any]]:
+    """Return the rows of a stock file: `{"sku": str, "available": int, "target": int}` each.
+
+    A CSV text with the header sku,available,target in any order, or a JSON array of such objects;
+    UTF-8, a byte-order mark allowed. Raises StockError with the line or the path and the column for
+    what check_stock refuses, and for quantities that are not written in plain digits. Pure.
+    """
+    if len(data) > INPUT_LIMIT_BYTES:
+        raise StockError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
+    if data.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"[", b"{"):
+        try:
+            return check_stock(parse_json(data))
+        except JsonError as error:
+            raise StockError(error.place, error.reason) from error
+    try:
+        numbered = list(islice(_parse_csv(data.decode("utf-8-sig")), MOST_ROWS + 1))
+    except UnicodeDecodeError as error:
+        raise StockError(f"byte {error.start}", "not UTF-8") from error
+    return check_stock(
+        [row for _, row in numbered], lambda at, column: f"line {numbered[at][0]}, column {column}"
+    )
+
+
+def _parse_csv(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (line, row) with quantities as integers where they are plain digits, else as they stand."""
+    import csv
+    import io
+
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    try:
+        header = next(lines, [])
+        if sorted(header) != sorted(STOCK_COLUMNS):
+            raise StockError(
+                "line 1", f"observed {describe(header)}, expected the columns {','.join(STOCK_COLUMNS)}"
+            )
+        for fields in lines:
+            if len(fields) != len(header):
+                wrong = f"observed {len(fields)} fields, expected {len(header)}"
+                raise StockError(f"line {lines.line_num}", wrong)
+            row: dict[str, Any] = dict(zip(header, fields))
+            for column in ("available", "target"):
+                if re.fullmatch("[0-9]{1,20}", row[column]):
+                    row[column] = int(row[column])
+            yield lines.line_num, row
+    except csv.Error as error:
+        raise StockError(f"line {lines.line_num}", f"no CSV: {error}") from error
+
+
+def check_stock(
+    rows: Any, name_place: Callable[[int, str], str] = lambda at, column: render_path([at, column])
+) -> list[dict[str, Any]]:
+    """Return the rows with their fields in order, or raise StockError at the first that is none.
+
+    1 to 100,000 objects with exactly the fields sku (a unique, non-empty string without control
+    characters, and no formula), available and target (integers from 0 to 10^12). `name_place` names
+    the place of a row's field in messages. Pure.
+    """
+    if not isinstance(rows, list) or not 1 <= len(rows) <= MOST_ROWS:
+        size = f"{len(rows):,} rows" if isinstance(rows, list) else describe(rows)
+        raise StockError("the stock", f"observed {size}, expected 1 to {MOST_ROWS:,} rows")
+    seen: set[str] = set()
+    for at, row in enumerate(rows):
+        if not isinstance(row, dict) or set(row) != set(STOCK_COLUMNS):
+            fields = ", ".join(STOCK_COLUMNS)
+            raise StockError(render_path([at]), f"observed {describe(row)}, expected an object with {fields}")
+        sku = row["sku"]
+        if not isinstance(sku, str) or not re.fullmatch(
+            "[^=\x00-\x1f\x7f-\x9f\ud800-\udfff][^\x00-\x1f\x7f-\x9f\ud800-\udfff]*", sku
+        ):
+            wanted = "a string without control characters that is no formula"
+            raise StockError(name_place(at, "sku"), f"observed {describe(sku)}, expected {wanted}")
+        if sku in seen:
+            raise StockError(name_place(at, "sku"), f"observed {describe(sku)} again, expected it once")
+        seen.add(sku)
+        for column in ("available", "target"):
+            if type(row[column]) is not int or not 0 <= row[column] <= MOST_PIECES:
+                wanted = "an integer from 0 to 10^12 in plain digits"
+                raise StockError(
+                    name_place(at, column), f"observed {describe(row[column])}, expected {wanted}"
+                )
+    return [{column: row[column] for column in STOCK_COLUMNS} for row in rows]
+
+
 def compute_shortage(row: dict[str, Any]) -> int:
     """Return how many pieces a stock row lacks: max(target - available, 0), never negative. Pure."""
     shortage: int = row["target"] - row["available"]
@@ -467,14 +563,14 @@ _REASONS = {
 def build_checkpoint(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the checkpoint of a finished stock read, as the application saw it.
 
-    `rows` are `{"sku": str, "available": int, "target": int}` with unique SKUs, as the tool
-    returned them; they are not checked here. Digests are digest_json(rows). Raises JsonError for a
-    SKU that has no UTF-8 form. Pure.
+    `rows` are a stock as the tool returned it; check_stock is the caller's. Both digests are
+    digest_json(rows). Raises JsonError for a SKU that has no UTF-8 form. Pure.
     """
     digest = digest_json(rows)
+    built_in = rows == STOCK
     return {
         "schema_version": SCHEMA_VERSION,
-        "task_id": "synthetic-stock-20261110",
+        "task_id": "synthetic-stock-20261110" if built_in else f"stock-{digest[:12]}",
         "objective": "Report shortage=max(target-available,0) for every SKU. Do not place orders.",
         "source_sha256": digest,
         "completed": [
@@ -486,7 +582,10 @@ def build_checkpoint(rows: list[dict[str, Any]]) -> dict[str, Any]:
                 "result_sha256": digest,
             }
         ],
-        "pending": ["Produce all three SKU shortage rows", "Pass independent validator"],
+        "pending": [
+            f"Produce all {'three' if built_in else len(rows)} SKU shortage rows",
+            "Pass independent validator",
+        ],
         "side_effects": [],
     }
 
@@ -945,6 +1044,15 @@ def read_input(path: str) -> bytes:
     return data
 
 
+def read_stock(path: str) -> list[dict[str, Any]]:
+    """Return the rows of a stock file. Raises UnreadableError."""
+    try:
+        return parse_stock(read_input(path))
+    except StockError as error:
+        next_step = "give it the columns sku,available,target, with whole quantities"
+        raise UnreadableError(path, str(error), next_step) from error
+
+
 def write_new_files(files: dict[str, bytes]) -> None:
     """Write new files durably, all of them or none; what exists is never overwritten.
 
@@ -1355,8 +1463,9 @@ def _cmd_prepare(terminal: Terminal, arguments: list[str]) -> int:
     parser.add_argument(
         "--out", metavar="DIR", help="write into this folder, made if it is missing (default: here)"
     )
+    _add_stock_option(parser)
     options = parser.parse_args(arguments)
-    checkpoint = build_checkpoint(STOCK)
+    checkpoint = build_checkpoint(options.stock)
     files = {
         "checkpoint.json": f"{render_json(checkpoint, 2)}\n".encode(),
         "handoff.txt": render_handoff(checkpoint).encode(),
@@ -1398,12 +1507,14 @@ def _cmd_verify(terminal: Terminal, arguments: list[str]) -> int:
     """Check a checkpoint against the trusted source."""
     parser = Parser(terminal, "verify", _cmd_verify.__doc__)
     parser.add_argument("checkpoint", nargs="?", default="checkpoint.json", help="default: checkpoint.json")
+    _add_stock_option(parser)
     _add_json_option(parser)
     options = parser.parse_args(arguments)
-    findings = _judge_file(options.checkpoint, lambda value: verify_checkpoint(value, STOCK))
-    digest = digest_json(STOCK)
-    verified = f"verified: {len(STOCK):,} rows, source {digest[:12]}"
-    expected = {"rows": len(STOCK), "source_sha256": digest}
+    rows = options.stock
+    findings = _judge_file(options.checkpoint, lambda value: verify_checkpoint(value, rows))
+    digest = digest_json(rows)
+    verified = f"verified: {len(rows):,} rows, source {digest[:12]}"
+    expected = {"rows": len(rows), "source_sha256": digest}
     return _say_verdict(terminal, options.json, verified, expected, findings)
 
 
@@ -1470,11 +1581,13 @@ def _cmd_validate(terminal: Terminal, arguments: list[str]) -> int:
     """Judge a result against the trusted source."""
     parser = Parser(terminal, "validate", _cmd_validate.__doc__)
     parser.add_argument("result", help="a result file; - reads standard input")
+    _add_stock_option(parser)
     _add_json_option(parser)
     options = parser.parse_args(arguments)
-    findings = _judge_file(options.result, lambda value: validate_result(value, STOCK))
-    expected = {"rows": len(STOCK), "total_shortage": sum(map(compute_shortage, STOCK))}
-    return _say_verdict(terminal, options.json, render_acceptance(STOCK), expected, findings)
+    rows = options.stock
+    findings = _judge_file(options.result, lambda value: validate_result(value, rows))
+    expected = {"rows": len(rows), "total_shortage": sum(map(compute_shortage, rows))}
+    return _say_verdict(terminal, options.json, render_acceptance(rows), expected, findings)
 
 
 def _cmd_replay(terminal: Terminal, arguments: list[str]) -> int:
@@ -1565,6 +1678,13 @@ def _read_record(path: str) -> dict[str, Any]:
     if not isinstance(record, dict) or not isinstance(record.get("messages"), list):
         raise UnreadableError(path, "it is no session record, which has a list of messages", next_step)
     return record
+
+
+STOCK_HELP = "the trusted source, CSV or JSON (default: the built-in stock)"
+
+
+def _add_stock_option(parser: Parser) -> None:
+    parser.add_argument("--stock", metavar="FILE", type=read_stock, default=STOCK, help=STOCK_HELP)
 
 
 def _add_json_option(parser: Parser) -> None:

@@ -19,6 +19,7 @@ bug in this program; 130 interrupted with nothing in flight.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import stat
@@ -34,6 +35,7 @@ from checkpoint_demo import (
     Finding,
     HandoffError,
     JsonError,
+    PlacedError,
     RefusedError,
     Terminal,
     UnreadableError,
@@ -51,7 +53,7 @@ from checkpoint_demo import (
 
 TYPE_CHECKING = False  # a type checker takes it for true; importing typing costs every start
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Protocol
 
 EXIT_FAILED = 4
@@ -70,18 +72,15 @@ REPLY_LIMIT_ITEMS = 100_000  # a parsed item takes up to 250 bytes of memory, it
 
 
 class RunEnded(Exception):
-    """A run goes no further: the state that closes it, why, and the exit code."""
-
-    def __init__(self, state: str, why: str, exit_code: int) -> None:
-        super().__init__(state, why, exit_code)
-        self.state, self.why, self.exit_code = state, why, exit_code
+    """A run goes no further; its arguments are the state that closes it, why, and the exit code."""
 
 
 class EvidenceError(Exception):
     """A file of the evidence folder, the ledger among them, could not be written."""
 
     def __init__(self, name: str, error: Exception) -> None:
-        super().__init__(f"{name} could not be written: {explain(error)}")
+        reason = error.what if isinstance(error, HandoffError) else explain(error)
+        super().__init__(f"{name} could not be written: {reason}")
 
 
 class EvidenceEnds(Exception):
@@ -241,7 +240,7 @@ class Plan:
 
     def __init__(self, rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
         self.rows = rows
-        self.facts = {**facts, "source_sha256": digest_json(rows)}
+        self.facts = {**facts, "source_sha256": facts.get("source_sha256") or digest_json(rows)}
         self.models: dict[str, str] = {asks: facts[asks] for asks in ("sender", "receiver")}
         self.max_tokens: int = facts["max_tokens"]
 
@@ -307,6 +306,24 @@ def find_session_changes(
         for label in changes
         for finding in changes[label]
     ]
+
+
+ANSWER_BYTES, ANSWER_TOKENS = 3, 2  # at least 1.5 bytes a token; the recorded answer had 107 in 67
+
+
+def estimate_answer_tokens(rows: list[dict[str, Any]]) -> int:
+    """Return how many tokens the right answer for stock rows takes, estimated high: 2 for 3 bytes. Pure."""
+    return -(-len(encode_json(demo.build_result(rows))) * ANSWER_TOKENS // ANSWER_BYTES)
+
+
+def explain_misfit(plan: Plan) -> str:
+    """Return why a reply's token limit cannot hold the right answer, "" if it can. Pure."""
+    tokens = estimate_answer_tokens(plan.rows)
+    if tokens <= plan.max_tokens:
+        return ""
+    return (
+        f"{len(plan.rows):,} rows need an answer of about {tokens:,} tokens, the limit is {plan.max_tokens:,}"
+    )
 
 
 def estimate_ceiling(plan: Plan) -> int | None:
@@ -465,17 +482,16 @@ def carry_out(evidence: Evidence, plan: Plan) -> tuple[int, str]:
         evidence.record(RUN, CONFIRMED, cost_usd=render_usd(sum_costs(evidence.records)))
         return EXIT_DONE, verdict
     except RunEnded as error:
-        ended = error
+        state, why, code = error.args
     except EvidenceError as error:
         state, code = (UNCLEAR, EXIT_UNCLEAR) if is_unclear(evidence.records) else (FAILED, EXIT_FAILED)
-        ended = RunEnded(state, str(error), code)
+        why = str(error)
     try:
-        cost = render_usd(sum_costs(evidence.records))
-        evidence.record(RUN, ended.state, why=ended.why, cost_usd=cost)
+        evidence.record(RUN, state, why=why, cost_usd=render_usd(sum_costs(evidence.records)))
     except EvidenceError as error:
-        code = EXIT_UNCLEAR if ended.state == UNCLEAR else EXIT_FAILED
-        return code, ended.why if ended.why == str(error) else f"{ended.why}; and {error}"
-    return ended.exit_code, ended.why
+        code = EXIT_UNCLEAR if state == UNCLEAR else EXIT_FAILED
+        return code, why if why == str(error) else f"{why}; and {error}"
+    return code, why
 
 
 def _go_through(evidence: Evidence, plan: Plan) -> str:
@@ -485,7 +501,7 @@ def _go_through(evidence: Evidence, plan: Plan) -> str:
     # 2. The application reads it.
     call_id = find_tool_call_id(reply)
     evidence.record(READ_STOCK, PLANNED, tool_call_id=call_id)
-    evidence.record(READ_STOCK, CONFIRMED, tool_call_id=call_id, result_sha256=digest_json(plan.rows))
+    evidence.record(READ_STOCK, CONFIRMED, tool_call_id=call_id, result_sha256=plan.facts["source_sha256"])
     # 3. The same session goes on, or nothing is sent.
     second = build_result_request(first, reply, plan.rows)
     changes = find_session_changes(first, reply, plan.rows, encode_json(second))
@@ -892,6 +908,7 @@ def _gunzip(data: bytes) -> tuple[bytes, bool]:
 # --- The evidence folder and its ledger --------------------------------------
 
 LEDGER = "ledger.jsonl"
+REPORT = "report.html"
 SUMS = "SHA256SUMS"
 FILES = (
     *(f"{step.number}-{part}.json" for step in STEPS for part in ("request", "response")),
@@ -899,6 +916,7 @@ FILES = (
     "handoff.txt",
     LEDGER,
     "result.json",
+    REPORT,
 )
 
 
@@ -987,16 +1005,19 @@ class Recorder:
         return self._send(data)
 
     def close(self) -> None:
-        """Write SHA256SUMS, the last thing in the folder, if the run itself was closed."""
+        """Write report.html and SHA256SUMS, the last things in the folder, if the run was closed."""
         os.close(self._ledger)
         last = self.records[-1] if self.records else {}
         if last.get("operation_id") != RUN or last["state"] == PLANNED:
             return
         try:
-            files = {name: read_evidence(self.folder, name) for name in FILES}
-        except (UnreadableError, EvidenceBroken) as error:
-            raise EvidenceError(SUMS, error) from error
-        self.write(SUMS, render_sums(files))
+            inspector = Inspector(self.folder)
+        except UnreadableError as error:
+            raise EvidenceError(REPORT, error) from error
+        inspector.go_through()
+        report = render_report(inspector).encode()
+        self.write(REPORT, report)
+        self.write(SUMS, render_sums({**inspector.files, REPORT: report}))
 
 
 def _utc_now() -> str:
@@ -1219,11 +1240,29 @@ def _parse_record(line: bytes, prev_sha256: str) -> dict[str, Any]:
     return record
 
 
+# What is shown by a file that is, byte for byte, what the run must have written.
+_PROOFS = {
+    **{
+        f"{step.number}-response.json": "judged again, from the bytes that the records name" for step in STEPS
+    },
+    "1-request.json": "built again, nothing else was sent",
+    "2-request.json": "built again, it goes on with the session of request 1 and its reply unchanged",
+    "3-request.json": "built again, it holds the handoff prompt and nothing of the sender's session",
+    "checkpoint.json": "built again from the stock, it is the one that the stock allows",
+    "handoff.txt": "built again from the checkpoint",
+    "result.json": "every shortage is what the stock gives, whichever model worked it out",
+    REPORT: "built again, it tells of this run",
+    LEDGER: "each record is the one that this run must have left, and names the digest of the one before",
+    SUMS: "it holds the digest of every file",
+}
+
+
 class Inspector:
     """A run's evidence as it is read again: each call is compared with what the run has left.
 
-    `checks` says what held, `findings` what did not, `notes` what is worth knowing. Only what nobody
-    can work out again is taken from the ledger: times, HTTP statuses, request ids, what broke.
+    `checks` says what held, `findings` what did not, `notes` what is worth knowing; `exit_code`, `end`
+    and `closed` how the run ended. Only what nobody can work out again is taken from the ledger: times,
+    HTTP statuses, request ids, what broke. Raises UnreadableError for a file that cannot be read.
     """
 
     def __init__(self, folder: str) -> None:
@@ -1231,6 +1270,7 @@ class Inspector:
         self.checks: list[str] = []
         self.findings: list[Finding] = []
         self.notes: list[str] = []
+        self.exit_code, self.end, self.closed = EXIT_REJECTED, "the evidence does not hold", False
         self._unusable: set[str] = set()  # what is there, but is no file that a run writes
         self.files = {name: self._read(name) for name in (*FILES, SUMS)}
         self.ledger, findings, cut = parse_ledger(self.files[LEDGER] or b"")
@@ -1239,6 +1279,12 @@ class Inspector:
             self.notes.append(f"{LEDGER}: its last line was cut while it was written, and is left out")
         self.records: list[dict[str, Any]] = []  # what the ledger must say, as far as the course has come
         self._due = {LEDGER}  # the files that the course has come to
+        self.plan: Plan | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The word for the whole run, broken where its evidence does not hold."""
+        return "broken" if self.findings else _WORDS[self.exit_code]
 
     def _read(self, name: str) -> bytes | None:
         try:
@@ -1253,35 +1299,78 @@ class Inspector:
 
     def _find(self, place: str, message: str) -> None:
         self.findings.append(Finding(place, message))
+        self.exit_code, self.end = EXIT_REJECTED, "the evidence does not hold"
 
-    def read_plan(self) -> Plan:
+    def go_through(self, rows: list[dict[str, Any]] | None = None) -> None:
+        """Go through the run again, and compare every file and record with what it must have left.
+
+        `rows` is the trusted stock; without it a run on other stock than the built-in one is judged
+        on the rows that are recorded in it, with a note.
+        """
+        try:
+            self.plan = self._read_plan(rows)
+            code, end = carry_out(self, self.plan)
+            self.closed = True
+        except EvidenceEnds:
+            code = EXIT_UNCLEAR if is_unclear(self.records) else EXIT_FAILED
+            in_flight = "a request in flight" if code == EXIT_UNCLEAR else "nothing in flight"
+            end = f"the run was ended before it closed, with {in_flight}"
+        except EvidenceBroken:
+            return
+        if not self.findings:
+            self.exit_code, self.end = code, end
+            self.checks += [f"{LEDGER}: {_PROOFS[LEDGER]}"] if self.records else []
+
+    def _read_plan(self, rows: list[dict[str, Any]] | None) -> Plan:
         """Return the plan that the ledger's first record tells of."""
         if self.files[LEDGER] is None and LEDGER not in self._unusable and any(self.files.values()):
             self._find(LEDGER, "it is missing")
         if not self.ledger:
             raise EvidenceBroken if self.findings else EvidenceEnds
-        facts = self._take_facts(self.ledger[0], PLAN_FACTS)
-        if len(facts) < len(PLAN_FACTS):
+        facts = self._take_facts(self.ledger[0], {**PLAN_FACTS, "source_sha256": str})
+        if len(facts) < len(PLAN_FACTS) + 1:
             self._find(self._line(), "it does not say all that a run begins with")
             raise EvidenceBroken
         if facts["rehearsal"]:
             self.notes.append("this was a rehearsal on loopback: no model answered, and nothing was paid")
-        return Plan(demo.STOCK, facts)
+        source = facts["source_sha256"]
+        if rows is None and source == digest_json(demo.STOCK):
+            rows = demo.STOCK
+        if rows is not None:
+            del facts["source_sha256"]
+            return Plan(rows, facts)
+        self.notes.append("it is judged on the stock recorded in it; name the trusted one with --stock FILE")
+        rows = self._read_recorded_rows()
+        if rows and digest_json(rows) != source:
+            self._find("2-request.json", "its stock is not the one that the ledger begins with")
+            raise EvidenceBroken
+        return Plan(rows, facts)
+
+    def _read_recorded_rows(self) -> list[dict[str, Any]]:
+        """Return the stock that the sender was told; none if the run did not come to that."""
+        try:
+            request = parse_json(self.files["2-request.json"] or b"")
+            return demo.check_stock(parse_json(request["messages"][-1]["content"][0]["content"]))
+        except (PlacedError, KeyError, IndexError, TypeError):  # what is wrong with it is found later
+            return []
 
     def write(self, name: str, data: bytes) -> None:
-        """Compare a file with what the run must have written."""
+        """Compare a file with what the run must have written, if it came to that."""
+        if self.files[name] is None and name not in self._unusable:
+            self._check_early_end(self._next())
+        self.check_file(name, data)
+
+    def check_file(self, name: str, data: bytes) -> None:
+        """Compare a file with what must stand in it."""
         self._due.add(name)
         stored = self.files[name]
-        if name in self._unusable:
-            return
         if stored == data:
-            self.checks.append(f"{name} is what the run must have written, byte for byte")
+            self.checks.append(f"{name}: {_PROOFS[name]}")
         elif stored is not None:
             finding = _compare_bytes(stored, data)
             self._find(f"{name} {finding.path}", finding.message)
-        else:
-            self._check_early_end(self._next())
-            self._find(name, "it is missing, though the records go on behind it")
+        elif name not in self._unusable:
+            self._find(name, "it is missing, though the records tell of it")
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Compare the ledger's next line with what the run must have recorded."""
@@ -1313,11 +1402,11 @@ class Inspector:
             self._find(name, f"its digest is not what {self._line()} says")
         return Outcome(body, **facts)
 
-    def check_leftovers(self, closed: bool) -> None:
+    def check_leftovers(self) -> None:
         """Find what is there though the course of the run does not come to it."""
-        if closed and len(self.records) < len(self.ledger):
+        if self.closed and len(self.records) < len(self.ledger):
             self._find(self._line(), "it stands behind the run's last record")
-        if closed and self.files[SUMS] is None and SUMS not in self._unusable:
+        if self.closed and self.files[SUMS] is None and SUMS not in self._unusable:
             self._find(SUMS, "it is missing, though the run was closed")
         if self.findings:
             return  # which may be why the course did not come to the rest
@@ -1325,7 +1414,7 @@ class Inspector:
         # The reply to an unclear request may have got its name before the record of it failed.
         unclear = [step for step in STEPS if states.get(step.operation_id) in (IN_FLIGHT, UNCLEAR)]
         replies = {f"{step.number}-response.json" for step in unclear}
-        for name in (*FILES, *([] if closed else [SUMS])):
+        for name in (*FILES, *([] if self.closed else [SUMS])):
             if self.files[name] is None or name in self._due:
                 continue
             if name in replies:
@@ -1340,7 +1429,7 @@ class Inspector:
             return
         expected = {name: render_sums({name: self.files[name]}) for name in FILES}
         if sums == b"".join(expected.values()):
-            self.checks.append(f"{SUMS} holds the digest of every file")
+            self.checks.append(f"{SUMS}: {_PROOFS[SUMS]}")
             return
         lines = sums.splitlines(keepends=True)
         changed = [name for name, line in expected.items() if line and line not in lines]
@@ -1395,10 +1484,11 @@ def _compare_bytes(observed: bytes, expected: bytes) -> Finding:
     return Finding(f"byte {apart}", "observed other bytes than the run must have written")
 
 
-def inspect_run(folder: str) -> tuple[Inspector, int, str]:
-    """Return (inspector, exit code, verdict) for an evidence folder, from its files alone.
+def inspect_run(folder: str, rows: list[dict[str, Any]] | None = None) -> Inspector:
+    """Return the Inspector that has judged an evidence folder again, from its files alone.
 
-    Raises UnreadableError for what cannot be read, or is no run's folder.
+    `rows` is the trusted stock, see Inspector.go_through. Raises UnreadableError for what cannot be
+    read, or is no run's folder.
     """
     try:
         names = sorted(os.listdir(folder))
@@ -1409,25 +1499,16 @@ def inspect_run(folder: str) -> tuple[Inspector, int, str]:
         raise UnreadableError(folder, f"no {LEDGER} is in it", "name a run's folder")
     # 1. Read every file, follow no link, and check each line of the ledger and their chain.
     inspector = Inspector(folder)
-    inspector.notes += [f"{show(name)} is no file of a run" for name in strangers]
-    code, verdict = EXIT_REJECTED, ""
-    try:
-        # 2. Go through the run again, and compare every file and record.
-        code, verdict = carry_out(inspector, inspector.read_plan())
-        # 3. Nothing may be left over.
-        inspector.check_leftovers(closed=True)
-    except EvidenceEnds:
-        code = EXIT_UNCLEAR if is_unclear(inspector.records) else EXIT_FAILED
-        open_request = "a request in flight" if code == EXIT_UNCLEAR else "nothing in flight"
-        verdict = f"the run was ended before it closed, with {open_request}"
-        inspector.check_leftovers(closed=False)
-    except EvidenceBroken:
-        pass
+    # 2. Go through the run again, and compare every file and record.
+    inspector.go_through(rows)
+    # 3. The report must be the one of this run, and nothing may be left over.
+    if inspector.closed and not inspector.findings:
+        inspector.check_file(REPORT, render_report(inspector).encode())
+    inspector.check_leftovers()
     # 4. Every digest must be that of its file.
     inspector.check_sums()
-    if inspector.findings:
-        return inspector, EXIT_REJECTED, "the evidence does not hold"
-    return inspector, code, verdict
+    inspector.notes += [f"{show(name)} is no file of a run" for name in strangers]
+    return inspector
 
 
 # --- What a person sees of a run ---------------------------------------------
@@ -1439,14 +1520,19 @@ def list_requests(records: list[dict[str, Any]], default: str = "not planned") -
     return {step.operation_id: last.get(step.operation_id, {"state": default}) for step in STEPS}
 
 
+def render_effort(record: dict[str, Any]) -> tuple[str | None, str | None]:
+    """Return a request's tokens in/out and its seconds as text, as far as a record tells of them. Pure."""
+    usage, elapsed = record.get("usage"), record.get("elapsed_milliseconds")
+    tokens = usage and "/".join(str(usage.get(field, "?")) for field in _TOKEN_FIELDS)
+    return tokens, None if elapsed is None else f"{elapsed / 1_000:.1f}"
+
+
 def render_table(records: list[dict[str, Any]], default: str = "not planned") -> str:
     """Return a run's requests as a table of at most 80 columns, from its records. Pure."""
     table = [("request", "model", "state", "tokens", "s", "cost")]
     models = [show(records[0][step.asks]).rpartition("/")[2] if records else "-" for step in STEPS]
     for (operation_id, last), model in zip(list_requests(records, default).items(), models):
-        usage, elapsed = last.get("usage"), last.get("elapsed_milliseconds")
-        tokens = "-" if usage is None else "/".join(str(usage.get(field, "?")) for field in _TOKEN_FIELDS)
-        seconds = "-" if elapsed is None else f"{elapsed / 1_000:.1f}"
+        tokens, seconds = (fact or "-" for fact in render_effort(last))
         model = model if len(model) <= 20 else f"{model[:19]}~"
         state = last["state"].replace("_", " ")
         table.append((operation_id, model, state, tokens, seconds, last.get("cost_usd", "-")))
@@ -1470,11 +1556,248 @@ def list_model_warnings(records: list[dict[str, Any]]) -> list[str]:
     return [shorten(show(line), 200) for line in lines]
 
 
+# --- The report: a run on one page, without script or network -----------------
+
+_STYLE = """
+:root { color-scheme: light dark; --page: #fff; --tint: #f6f8fa; --text: #1b1f24; --soft: #57606a;
+  --line: #d0d7de; --good: #116329; --bad: #a40e26; --open: #7d4e00; }
+@media (prefers-color-scheme: dark) { :root { --page: #0f1318; --tint: #171c23; --text: #e6edf3;
+  --soft: #9da7b3; --line: #3d444d; --good: #56d374; --bad: #ff9492; --open: #f0c05a; } }
+@media print { :root { --page: #fff; --tint: #fff; --text: #000; --soft: #333; --line: #999;
+  --good: #000; --bad: #000; --open: #000; } tr, li, svg { break-inside: avoid; } }
+body { margin: 0 auto; max-width: 72rem; padding: 1rem; background: var(--page); color: var(--text);
+  font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
+header, .cards > li { background: var(--tint); border-left: .4rem solid; padding: .5rem 1rem; }
+header > *, .cards > li > * { color: var(--text); }
+h1, h2, h3, p, ol, ul, dl { margin: .4rem 0; }
+h1 { font-size: 1.7rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-top: 2rem; }
+h3 { font-size: 1rem; }
+.good { color: var(--good); } .bad { color: var(--bad); } .open { color: var(--open); }
+.cards { display: grid; gap: 1rem; padding: 0; list-style: none;
+  grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); }
+dl { display: grid; grid-template-columns: auto 1fr; gap: 0 1rem; font-size: .9rem; }
+dt { color: var(--soft); overflow-wrap: normal; } dd { margin: 0; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .9rem; overflow-wrap: normal; }
+th, td { padding: .35rem 1rem .35rem 0; font-weight: 400; text-align: left; vertical-align: top; }
+thead th { color: var(--soft); } tbody tr { border-top: 1px solid var(--line); }
+.number { text-align: right; font-variant-numeric: tabular-nums; }
+pre { white-space: pre-wrap; } a { color: inherit; }
+:focus-visible { outline: 3px solid var(--open); outline-offset: 2px; }
+svg { display: block; width: 100%; max-width: 28rem; height: auto; font: 15px system-ui, sans-serif; }
+rect { fill: var(--tint); stroke: currentColor; stroke-width: 2; }
+path { fill: none; stroke: var(--soft); stroke-width: 2; }
+text { fill: var(--text); } .state { fill: currentColor; font-weight: 600; text-anchor: end; }
+"""
+_TONES = {
+    **dict.fromkeys((CONFIRMED, "built", "accepted", "agrees"), "good"),
+    **dict.fromkeys((UNCLEAR, IN_FLIGHT), "open"),
+    **dict.fromkeys((FAILED, "rejected", "broken", "interrupted", "differs"), "bad"),
+}
+_MOST_UNFOLDED = 50
+
+
+def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = ()) -> str:
+    """Return a run's report as one HTML page; `base` leads from the page to the run's folder. Pure.
+
+    Every value is escaped. No script, image or outside address stands in it, and the policy in its
+    head allows nothing but its own style sheet. It says the same whether the trusted stock is at
+    hand or not, so that it can be rebuilt from the folder alone.
+    """
+    import binascii
+
+    digest = binascii.b2a_base64(hashlib.sha256(_STYLE.encode()).digest(), newline=False).decode()
+    verdict = inspector.verdict
+    words = "The evidence does not hold" if inspector.findings else verdict.capitalize()
+    rehearsal = inspector.plan is not None and inspector.plan.facts["rehearsal"]
+    kind = "Rehearsal of a handoff: no model answered, nothing was paid" if rehearsal else "Handoff run"
+    todo = f"<p><strong>Next:</strong> {_escape(_ENDS[verdict][1])}</p>\n" if verdict in _ENDS else ""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" content="default-src \'none\';'
+        f" style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>Handoff run: {words}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
+        f'<header class="{_TONES[verdict]}">\n<p>{kind}</p>\n<h1>{_mark(verdict, words)}</h1>\n'
+        f"<p>{_escape(inspector.end)}</p>\n{todo}</header>\n<main>\n"
+        f"{_render_list('What does not hold', inspector.findings)}{_render_way(inspector)}"
+        f"{_render_requests(inspector, base)}{_render_stock(inspector)}"
+        f"{_render_list('What was checked, and what that proves', inspector.checks)}"
+        f"{_render_list('Worth knowing', [*list_model_warnings(inspector.records), *notes])}"
+        f"{_render_ledger(inspector.records)}{_render_files(inspector, base)}</main>\n</body>\n</html>\n"
+    )
+
+
+def _escape(value: Any) -> str:
+    """Return text that is safe anywhere in HTML, with what could act on its reader made visible."""
+    text = show(str(value))
+    for mark, name in ("&", "amp"), ("<", "lt"), (">", "gt"), ('"', "quot"), ("'", "#39"):
+        text = text.replace(mark, f"&{name};")
+    return text
+
+
+def _mark(state: str, words: str = "") -> str:
+    """Return a state in words and in its colour."""
+    return f'<strong class="{_TONES.get(state, "")}">{words or state.replace("_", " ")}</strong>'
+
+
+def _render_list(heading: str, lines: Sequence[Any]) -> str:
+    items = "".join(f"<li>{_escape(line)}</li>\n" for line in lines)
+    return f"<h2>{heading}</h2>\n<ul>\n{items}</ul>\n" if lines else ""
+
+
+def _render_facts(facts: Mapping[str, Any]) -> str:
+    """Return names and values; a value that is no string is shown as JSON."""
+    lines = []
+    for name, fact in facts.items():
+        text = fact if isinstance(fact, str) else render_json(fact)
+        lines.append(f"<dt>{_escape(name)}</dt><dd>{_escape(shorten(text, 200))}</dd>\n")
+    return f"<dl>\n{''.join(lines)}</dl>\n"
+
+
+def _render_way(inspector: Inspector) -> str:
+    """Return the way of the task as a picture: six stations, each with its state in words."""
+    states = {record["operation_id"]: record["state"] for record in inspector.records}
+    answered = states.get(HANDOFF.operation_id)
+    judged = inspector.verdict if answered == CONFIRMED else None
+    ways = {
+        "The sender asks for the stock": states.get(TOOL_REQUEST.operation_id),
+        "The tool answers": states.get(READ_STOCK),
+        "The sender ends its turn": states.get(TOOL_RESULT.operation_id),
+        "The application's checkpoint": "built" if answered else None,
+        "The receiver answers": answered,
+        "The validator judges": judged if judged in ("accepted", "rejected") else None,
+    }
+    picture, told = "", []
+    for at, (name, state) in enumerate(ways.items()):
+        words, top = (state or "not reached").replace("_", " "), 3 + at * 56
+        told.append(f"{name}: {words}")
+        picture += f'<path d="M210 {top - 16}v14m-5 -6l5 6l5 -6"/>\n' if at else ""
+        picture += (
+            f'<g class="{_TONES.get(state or "", "")}"><rect x="3" y="{top}" width="414" height="38" rx="8"/>'
+            f'<text x="16" y="{top + 24}">{at + 1}. {name}</text>'
+            f'<text class="state" x="404" y="{top + 24}">{words}</text></g>\n'
+        )
+    label = f'role="img" aria-label="{_escape("; ".join(told))}"'
+    return f'<h2>The way of the task</h2>\n<svg viewBox="0 0 420 324" {label}>\n{picture}</svg>\n'
+
+
+def _render_requests(inspector: Inspector, base: str) -> str:
+    """Return a card for each request: what was asked, what came back, what it cost."""
+    cards = ""
+    for step, (operation_id, last) in zip(STEPS, list_requests(inspector.records).items()):
+        tokens, seconds = render_effort(last)
+        facts = {
+            "model asked": inspector.plan and inspector.plan.models[step.asks],
+            "model answered": last.get("model"),
+            "HTTP status": last.get("http_status"),
+            "stop reason": last.get("stop_reason"),
+            "tokens in/out": tokens,
+            "seconds": seconds,
+            "dollars": last.get("cost_usd"),
+            "request id": last.get("request_id"),
+            "why": last.get("why"),
+        }
+        known = _render_facts({name: fact for name, fact in facts.items() if fact is not None})
+        names = [f"{step.number}-{part}.json" for part in ("request", "response")]
+        links = ", ".join(_render_link(base, name) for name in names if inspector.files[name] is not None)
+        heading = f"<h3>{operation_id}: {_mark(last['state'])}</h3>"
+        cards += f'<li class="{_TONES.get(last["state"], "")}">\n{heading}\n{known}<p>{links}</p>\n</li>\n'
+    ends = [record for record in inspector.records[1:] if record["operation_id"] == RUN]
+    together = "".join(
+        f"<p>Together {end['cost_usd']} dollars at list price, computed from usage: no invoice.</p>\n"
+        for end in ends
+    )
+    return f'<h2>Requests</h2>\n{together}<ol class="cards">\n{cards}</ol>\n'
+
+
+def _render_stock(inspector: Inspector) -> str:
+    """Return the stock beside the delivered and the recomputed shortages, differences first."""
+    read = any(record["operation_id"] == READ_STOCK for record in inspector.records)
+    rows = inspector.plan.rows if inspector.plan and read else []
+    text, delivered = _read_answer(inspector.files["3-response.json"] or b"")
+    prose = f"<p>The receiver said:</p>\n<pre>{_escape(shorten(text, 2_000))}</pre>\n"
+    prose = prose if text and not delivered else ""
+    agreeing: list[str] = []
+    differing: list[str] = []
+    for row in rows:
+        shortage, observed = demo.compute_shortage(row), delivered.pop(row["sku"], MISSING)
+        agrees = type(observed) is int and observed == shortage
+        state = "agrees" if agrees else "not delivered" if observed is MISSING else "differs"
+        cells = _render_row(row["sku"], state, observed, shortage, row["available"], row["target"])
+        (agreeing if agrees else differing).append(cells)
+    differing += [_render_row(sku, "differs", observed) for sku, observed in delivered.items()]
+    if not rows:
+        return ""
+    shown = differing + agreeing if len(rows) <= _MOST_UNFOLDED else differing[:_MOST_UNFOLDED]
+    folded = (differing + agreeing)[len(shown) :]
+    html = f"<h2>Stock and answer</h2>\n<p>{len(agreeing):,} of {len(rows):,} rows agree.</p>\n{prose}"
+    html += _render_table("Stock and answer", shown) if shown else ""
+    if folded:
+        table = _render_table("The rest of the stock", folded)
+        html += f"<details>\n<summary>{len(folded):,} more rows</summary>\n{table}</details>\n"
+    return html
+
+
+def _read_answer(body: bytes) -> tuple[str, dict[str, Any]]:
+    """Return the text of the receiver's reply, and {SKU: shortage} as far as rows can be read in it."""
+    message, fault = _parse_reply(body)
+    if fault or demo.find_reply_faults(message, HANDOFF.stop_reason):
+        return "", {}
+    try:
+        answer = demo.parse_answer(message)
+    except JsonError:
+        answer = None
+    rows = answer.get("rows") if isinstance(answer, dict) else None
+    rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
+    delivered = {row["sku"]: row.get("shortage", MISSING) for row in rows if isinstance(row.get("sku"), str)}
+    return demo.join_text(message), delivered
+
+
+def _render_row(sku: str, state: str, delivered: Any, *numbers: int) -> str:
+    shown = "-" if delivered is MISSING else shorten(render_json(delivered))
+    cells = "".join(f'<td class="number">{_escape(cell)}</td>' for cell in (shown, *numbers))
+    return f'<tr><th scope="row">{_escape(sku)}</th><td>{_mark(state)}</td>{cells}</tr>\n'
+
+
+def _render_table(name: str, rows: list[str]) -> str:
+    columns = ("delivered", "shortage", "available", "target")
+    head = "".join(f'<th scope="col" class="number">{column}</th>' for column in columns)
+    return (
+        f'<div class="wide" role="region" aria-label="{name}" tabindex="0">\n<table>\n<thead><tr>'
+        f'<th scope="col">SKU</th><th scope="col">answer</th>{head}</tr></thead>\n'
+        f"<tbody>\n{''.join(rows)}</tbody>\n</table>\n</div>\n"
+    )
+
+
+def _render_ledger(records: list[dict[str, Any]]) -> str:
+    items = ""
+    for record in records:
+        facts = {name: fact for name, fact in record.items() if name not in ("operation_id", "state")}
+        items += f"<li>{record['operation_id']}: {_mark(record['state'])}{_render_facts(facts)}</li>\n"
+    return f"<h2>Ledger</h2>\n<ol>\n{items}</ol>\n" if items else ""
+
+
+def _render_files(inspector: Inspector, base: str) -> str:
+    lines = "".join(
+        f"<dt>{_render_link(base, name)}</dt><dd>{len(data):,} bytes, SHA-256 {digest_bytes(data)}</dd>\n"
+        for name, data in inspector.files.items()
+        if data is not None and name not in (REPORT, SUMS)
+    )
+    return f"<h2>Files</h2>\n<dl>\n{lines}</dl>\n" if lines else ""
+
+
+def _render_link(base: str, name: str) -> str:
+    return f'<a href="{_escape(base + name)}">{name}</a>'
+
+
 # --- Command line ------------------------------------------------------------
 
 
-def _perform(terminal: Terminal, plan: Plan, key: Key, folder: str, announcement: str) -> int:
-    """Do a run, live or rehearsed, in a new folder; show its table and its verdict."""
+def _perform(
+    terminal: Terminal, plan: Plan, key: Key, folder: str, announcement: str, kept: bool = True
+) -> int:
+    """Do a run, live or rehearsed, in a new folder; show its table, its verdict, and where it is kept."""
 
     def wait(passed: float) -> str | None:
         terminal.progress(f"  waiting, {passed:.0f} s")
@@ -1497,11 +1820,21 @@ def _perform(terminal: Terminal, plan: Plan, key: Key, folder: str, announcement
     for line in list_model_warnings(recorder.records):
         terminal.write_err(line, "yellow")
     terminal.write_out(render_table(recorder.records))
+    if code == EXIT_DONE:
+        terminal.write_out(verdict, "green")
+    if kept:
+        terminal.write_err(f"evidence: {show(folder)}, to be read: {show(os.path.join(folder, REPORT))}")
+        terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {_quote(folder)}")
     if code != EXIT_DONE:
         raise RunError(code, folder, verdict)
-    terminal.write_out(verdict, "green")
     terminal.holding = False
     return code
+
+
+def _quote(name: str) -> str:
+    import shlex
+
+    return show(shlex.quote(name))
 
 
 def _carry_out_whatever_comes(recorder: Recorder, plan: Plan) -> tuple[int, str]:
@@ -1524,6 +1857,10 @@ def _run_live(terminal: Terminal, options: Any, folder: str) -> int:
     key = read_key(options.key_env)
     plan = _build_plan(options, options.endpoint, rehearsal=False)
     _check_own_words(key, plan, folder)
+    misfit = explain_misfit(plan)
+    if misfit:
+        why = "an answer that is cut off is paid and worth nothing; a token is counted as 1.5 bytes"
+        raise RefusedError(misfit, why, "raise --max-tokens as far as the model goes, or hand over less")
     ceiling = estimate_ceiling(plan)
     cost = (
         "unknown, a model has no list price" if ceiling is None else f"at most {render_usd(ceiling)} dollars"
@@ -1545,7 +1882,9 @@ def _check_own_words(key: Key, plan: Plan, folder: str) -> None:
     first = {"time": "", "operation_id": "", "state": "", "prev_sha256": "0" * 64, **plan.facts}
     steps = [step.operation_id for step in STEPS]
     handoff = demo.render_handoff(demo.build_checkpoint(plan.rows))
-    own = render_json([folder, first, steps, build_tool_request(plan), handoff, *OUTCOME_FACTS, *FILES])
+    own = render_json(
+        [folder, first, steps, build_tool_request(plan), handoff, *OUTCOME_FACTS, *FILES, _STYLE]
+    )
     if key.remove_from_text(own) != own:
         why = "it stands in another option, or in words of the evidence, and would be taken out of both"
         raise RefusedError("this key cannot be used", why, "leave it out of the options, or use another key")
@@ -1563,7 +1902,10 @@ def _run_rehearsal(terminal: Terminal, options: Any, folder: str) -> int:
     try:
         plan = _build_plan(options, server.url, rehearsal=True)
         announcement = f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid"
-        return _perform(terminal, plan, key, folder, announcement)
+        misfit = explain_misfit(plan)
+        if misfit:
+            announcement += f"\n  --live would refuse this: {misfit}"
+        return _perform(terminal, plan, key, folder, announcement, kept=options.rehearse)
     finally:
         server.close()
 
@@ -1579,7 +1921,7 @@ def _run_checks(terminal: Terminal, options: Any) -> int:
         with tempfile.TemporaryDirectory() as folder:
             run = os.path.join(folder, "run")
             _run_rehearsal(terminal, options, run)
-            _, code, verdict = inspect_run(run)
+            inspector = inspect_run(run, options.stock or demo.STOCK)
     except RunError as error:
         error.next_step = "do it again with --rehearse, which keeps the folder"
         raise
@@ -1587,32 +1929,63 @@ def _run_checks(terminal: Terminal, options: Any) -> int:
         raise demo.UnwritableError("the folder for temporary files", error) from error
     finally:
         terminal.must_be_heard = True
-    terminal.write_out(f"inspected: {verdict if code else 'every file and record holds'}")
-    return code or (EXIT_REJECTED if failed else EXIT_DONE)
+    terminal.write_out(
+        f"inspected: {inspector.end if inspector.exit_code else 'every file and record holds'}"
+    )
+    return inspector.exit_code or (EXIT_REJECTED if failed else EXIT_DONE)
 
 
 def _run_inspection(terminal: Terminal, options: Any) -> int:
-    inspector, code, end = inspect_run(options.inspect)
-    verdict, default = ("broken", "unknown") if inspector.findings else (_WORDS[code], "not planned")
+    inspector = inspect_run(options.inspect, options.stock)
+    if options.html is not None:
+        report = render_report(inspector, _lead_to(options.inspect, options.html), inspector.notes)
+        demo.write_new_files({options.html: report.encode()})
+        terminal.write_err(f"wrote {show(options.html)}")
     if options.json:
-        states = {name: last["state"] for name, last in list_requests(inspector.records, default).items()}
-        findings = [{"path": finding.path, "message": finding.message} for finding in inspector.findings]
-        report = {"verdict": verdict, "why": end, "exit_code": code, "requests": states, "findings": findings}
-        lists = {"notes": inspector.notes, "checks": inspector.checks, "records": inspector.records}
-        terminal.write_out(render_json({**report, **lists}, 2))
-        return code
-    terminal.write_out(render_table(inspector.records, default))
+        terminal.write_out(render_json(_list_inspection(inspector), 2))
+        return inspector.exit_code
+    terminal.write_out(render_table(inspector.records, _default_state(inspector)))
     for check in inspector.checks:
         terminal.write_out(f"ok: {check}")
-    for line in (*list_model_warnings(inspector.records), *(f"note: {note}" for note in inspector.notes)):
+    notes = [f"note: {note}" for note in inspector.notes]
+    for line in (*list_model_warnings(inspector.records), *notes):
         terminal.write_err(line, "yellow")
     for finding in inspector.findings:
         terminal.write_err(str(finding), "red")
-    if code != EXIT_DONE:
-        raise RunError(code, options.inspect, end, verdict)
+    if inspector.exit_code != EXIT_DONE:
+        raise RunError(inspector.exit_code, options.inspect, inspector.end, inspector.verdict)
     terminal.write_out("the files agree with each other, which does not show who wrote them, or when")
-    terminal.write_out(end, "green")
-    return code
+    terminal.write_out(inspector.end, "green")
+    return EXIT_DONE
+
+
+def _list_inspection(inspector: Inspector) -> dict[str, Any]:
+    requests = list_requests(inspector.records, _default_state(inspector))
+    return {
+        "verdict": inspector.verdict,
+        "why": inspector.end,
+        "exit_code": inspector.exit_code,
+        "requests": {operation_id: last["state"] for operation_id, last in requests.items()},
+        "findings": [{"path": finding.path, "message": finding.message} for finding in inspector.findings],
+        "notes": inspector.notes,
+        "checks": inspector.checks,
+        "records": inspector.records,
+    }
+
+
+def _default_state(inspector: Inspector) -> str:
+    return "unknown" if inspector.findings else "not planned"
+
+
+def _lead_to(folder: str, page: str) -> str:
+    """Return the relative URL of a folder from a page, with a slash at its end."""
+    import urllib.parse
+
+    try:
+        way = os.path.relpath(folder, os.path.dirname(page) or ".").replace(os.sep, "/")
+    except ValueError:  # on another drive
+        return f"file:///{urllib.parse.quote(os.path.abspath(folder).replace(os.sep, '/'))}/"
+    return "./" if way == "." else f"./{urllib.parse.quote(os.fsencode(way))}/"
 
 
 def _build_plan(options: Any, endpoint: str, rehearsal: bool) -> Plan:
@@ -1624,7 +1997,7 @@ def _build_plan(options: Any, endpoint: str, rehearsal: bool) -> Plan:
         "timeout_seconds": options.timeout,
         "rehearsal": rehearsal,
     }
-    return Plan(demo.STOCK, facts)
+    return Plan(options.stock or demo.STOCK, facts)
 
 
 def _folder(text: str) -> str:
@@ -1663,6 +2036,8 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], str, Callable[[str], Any], Any, str]]
     "--receiver": (_ALL_RUNS, "MODEL", demo.model_id, demo.RECEIVER_MODEL, "the model that goes on"),
     "--max-tokens": (_ALL_RUNS, "N", demo.positive_int, demo.MAX_TOKENS, "the limit of each reply"),
     "--timeout": (_ALL_RUNS, "SECONDS", _seconds, TIMEOUT_SECONDS, "the limit of each request"),
+    "--stock": ((*_ALL_RUNS, "--inspect"), "FILE", demo.read_stock, None, demo.STOCK_HELP),
+    "--html": (("--inspect",), "FILE", str, None, "write the report to a new file"),
 }
 
 

@@ -302,7 +302,8 @@ class CheckpointTest(unittest.TestCase):
         rows[0]["available"] = 10
         paths = [finding.path for finding in verify_checkpoint(build_checkpoint(rows), STOCK)]
         result = "completed[0].result"
-        self.assertEqual(paths, ["source_sha256", f"{result}[0].available", f"{result}_sha256"])
+        digests = ["source_sha256", f"{result}[0].available", f"{result}_sha256"]
+        self.assertEqual(paths, ["task_id", *digests, "pending[0]"])
 
     def test_verify_checkpoint_value_that_is_no_object_is_refused(self):
         table = {

@@ -310,7 +310,7 @@ class VerifyTest(CommandTestCase):
         rows = [{"sku": "DEMO-001", "available": 10, "target": 10}]
         forged = checkpoint_demo.build_checkpoint(rows)
         ended = support.checkpoint("verify", "-", stdin=json.dumps(forged).encode())
-        self.assertEqual((ended.code, ended.out), (1, "rejected: 5 findings\n"))
+        self.assertEqual((ended.code, ended.out), (1, "rejected: 7 findings\n"))
 
     def test_verify_without_a_checkpoint_is_refused(self):
         what = f"unreadable: checkpoint.json: {os.strerror(errno.ENOENT)}"

@@ -110,7 +110,7 @@ class RunFaultTest(FaultTestCase):
             self.server.stop()
             return ended
 
-        calls = {"mkdir": 1, "open": 33, "write": 23, "fsync": 35, "rename": 10}
+        calls = {"mkdir": 1, "open": 35, "write": 24, "fsync": 37, "rename": 11}
         self.try_all(flow, self.check_run, calls)
 
     def check_run(self, ended, call, nth):
@@ -187,7 +187,7 @@ class ShortWriteTest(RunTestCase):
 
     def test_disk_that_fills_up_for_good_leaves_what_happened(self):
         # From the k-th write on every one fails, as on a full disk.
-        for nth in range(1, 24):
+        for nth in range(1, 25):
             with self.subTest(nth):
                 made = 0
                 real = os.write

@@ -204,7 +204,7 @@ class EndedRunTest(InspectTestCase):
     def cut(self, size):
         """Return a copy whose ledger is cut to a size, without the files that came later."""
         ledger = self.good["ledger.jsonl"][:size]
-        folder = self.copy(ledger=ledger, sums=None)
+        folder = self.copy(ledger=ledger, sums=None, **{"report.html": None})
         whole = ledger[: ledger.rfind(b"\n") + 1]
         planned = whole.count(b'"in_flight"')
         for name in ("1-response.json", "2-response.json", "3-response.json"):
@@ -356,13 +356,14 @@ class SwappedFileTest(InspectTestCase):
         self.assertEqual(self.live(self.serve(*other), out="other").code, 0)
         theirs = self.files("other")
         swapped = [name for name, data in theirs.items() if data != self.good[name]]
-        expected = {"1-response.json", "2-response.json", "3-response.json", "ledger.jsonl", "SHA256SUMS"}
-        self.assertEqual(set(swapped), expected)
+        replies = {"1-response.json", "2-response.json", "3-response.json"}
+        self.assertEqual(set(swapped), {*replies, "ledger.jsonl", "report.html", "SHA256SUMS"})
         for name in swapped:
             with self.subTest(name):
                 self.check(self.copy(**{name: theirs[name]}), 1)
                 if name != "SHA256SUMS":
-                    self.check(self.seal(self.copy(**{name: theirs[name]})), 1, "ledger.jsonl line")
+                    place = name if name == "report.html" else "ledger.jsonl line"
+                    self.check(self.seal(self.copy(**{name: theirs[name]})), 1, place)
 
     def test_right_result_beside_a_handoff_of_another_checkpoint_is_found(self):
         rows = [{"sku": "DEMO-001", "available": 0, "target": 3}, *checkpoint_demo.STOCK[1:]]

@@ -90,8 +90,16 @@ class AcceptedRunTest(RunTestCase):
             for n, body in enumerate((CALLED, ENDED, ANSWERED), 1)
         }
         files = self.files()
-        expected = {"checkpoint.json", "handoff.txt", "ledger.jsonl", "result.json", "SHA256SUMS", *replies}
-        self.assertEqual(set(files), expected | {f"{number}-request.json" for number in (1, 2, 3)})
+        others = {
+            "checkpoint.json",
+            "handoff.txt",
+            "ledger.jsonl",
+            "result.json",
+            "report.html",
+            "SHA256SUMS",
+        }
+        requests = {f"{number}-request.json" for number in (1, 2, 3)}
+        self.assertEqual(set(files), {*others, *replies, *requests})
         for name, body in replies.items():
             self.assertEqual(files[name], body)
         self.assertEqual(json.loads(files["result.json"]), json.loads(ANSWER))
@@ -473,14 +481,13 @@ class WriteAheadTest(RunTestCase):
         real = run_handoff.judge_outcome
 
         def judge(outcome):
-            judged.append(
-                (self.folder / "run" / f"{len(judged) + 1}-response.json").read_bytes() == outcome.body
-            )
+            stored = self.folder / "run" / f"{len(judged) % 3 + 1}-response.json"
+            judged.append(stored.read_bytes() == outcome.body)
             return real(outcome)
 
         with mock.patch.object(run_handoff, "judge_outcome", judge):
             ended = self.live(self.serve(*GOOD_RUN))
-        self.assertEqual((ended.code, judged), (0, [True] * 3))
+        self.assertEqual((ended.code, judged), (0, [True] * 6))  # in the run, and for its report
 
     def test_reply_that_cannot_be_stored_is_unclear(self):
         real = checkpoint_demo.write_flushed
