@@ -20,16 +20,13 @@ read or written; 3 refused, nothing changed; 70 a bug in this program; 130 inter
 from __future__ import annotations
 
 import argparse
-import codecs
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import re
 import signal
 import sys
-from itertools import islice, zip_longest
 
 TYPE_CHECKING = False  # a type checker takes it for true; importing typing costs every start
 if TYPE_CHECKING:
@@ -111,8 +108,8 @@ class ExistsError(RefusedError):
         )
 
 
-class PlacedError(ValueError):
-    """A document is not in the form that is read here: `place` says where, `reason` why."""
+class JsonError(ValueError):
+    """A text is not the strict JSON that is read here: `place` says where, `reason` why."""
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(place, reason)
@@ -122,18 +119,12 @@ class PlacedError(ValueError):
         return f"{self.place}: {self.reason}"
 
 
-class JsonError(PlacedError):
-    """A text is not the strict JSON that is read here."""
-
-
-class StockError(PlacedError):
+class StockError(JsonError):
     """Rows are no stock."""
 
 
 class Finding:
     """One thing that is wrong with a document: `path` says where, `message` what."""
-
-    __slots__ = ("message", "path")
 
     def __init__(self, path: str, message: str) -> None:
         self.path, self.message = path, message
@@ -190,15 +181,15 @@ def describe(value: Any) -> str:
 
 def describe_pair(observed: Any, expected: Any) -> str:
     """Return `observed ..., expected ...`; long strings are shown from where they part."""
-    both = f"observed {describe(observed)}, expected {describe(expected)}"
-    if not isinstance(observed, str) or not isinstance(expected, str):
-        return both
-    pairs = enumerate(zip(observed, expected))
-    apart = next((at for at, (one, other) in pairs if one != other), min(len(observed), len(expected)))
-    if apart < _SHOWN_CHARACTERS // 2:
-        return both
-    ends = (describe(f"...{text[apart - 12 :]}") for text in (observed, expected))
-    return "observed {}, expected {}, from character {} on".format(*ends, apart - 12)
+    start = 0
+    if isinstance(observed, str) and isinstance(expected, str):
+        pairs = enumerate(zip(observed, expected))
+        apart = next((at for at, (one, other) in pairs if one != other), min(len(observed), len(expected)))
+        start = apart - 12 if apart >= _SHOWN_CHARACTERS // 2 else 0
+    if not start:
+        return f"observed {describe(observed)}, expected {describe(expected)}"
+    one, other = (describe(f"...{text[start:]}") for text in (observed, expected))
+    return f"observed {one}, expected {other}, from character {start} on"
 
 
 def build_finding(observed: Any, wanted: str, *at: str | int) -> Finding:
@@ -224,6 +215,7 @@ def render_path(parts: Iterable[str | int]) -> str:
 INPUT_LIMIT_BYTES = 64 * 2**20
 DEPTH_LIMIT = 200
 DIGITS_LIMIT = 4_300  # CPython's own limit since 3.9.14, held on older ones and when it is switched off
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class _Fault:
@@ -247,32 +239,61 @@ def parse_json(data: bytes | str, depth_limit: int = DEPTH_LIMIT) -> Any:
         data = data.encode("utf-8", "surrogatepass")
     if len(data) > INPUT_LIMIT_BYTES:
         raise JsonError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
-    mark = len(codecs.BOM_UTF8) if data.startswith(codecs.BOM_UTF8) else 0
+    mark = len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
     try:
         text = data[mark:].decode()
     except UnicodeDecodeError as error:
         raise JsonError(f"byte {mark + error.start}", "not UTF-8") from error
-    # 2. The standard scanner; what it would let pass becomes a _Fault in the value.
+    # 2. The standard scanner alone, where it is proved that it let nothing pass that is refused here.
+    value = _scan_plain(text, depth_limit)
+    if value is not MISSING:
+        return value
+    # 3. Else it is scanned again with an eye on everything; what is refused becomes a _Fault in the value.
     faults: dict[str, _Fault] = {}  # one for each reason, however often it is met
     try:
         value = _scan(text, lambda reason: faults.setdefault(reason, _Fault(reason)))
     except (json.JSONDecodeError, RecursionError) as error:
         raise _locate_depth(text, depth_limit) or _explain_scan_error(text, error) from error
-    # 3. Where a fault stands is looked for only when there is one.
-    if faults:
-        raise _locate_fault(value)
-    if _is_deeper(value, depth_limit):
+    if _count_keys(value, depth_limit) is None:
         raise _locate_depth(text, depth_limit) or JsonError("$", "nested too deep")
+    if faults:
+        raise next(_find_faults(value))
     return value
 
 
-def _scan(text: str, refuse: Callable[[str], _Fault]) -> Any:
+def _scan_plain(text: str, depth_limit: int) -> Any:
+    """Return the value of a text that holds nothing to refuse, or MISSING where that is not certain.
+
+    A key stands in front of a colon, so that where no white space comes between them, the text holds
+    `":` at least as often as it has keys. A value with as many keys has lost none to an equal one.
+    """
+    dense = text.count("{") * 100 > len(text)  # elsewhere _scan costs less than these proofs
+    digits_are_limited = getattr(sys, "get_int_max_str_digits", int)() == DIGITS_LIMIT
+    if not dense or not digits_are_limited or re.search('"[ \t\n\r]+:', text):
+        return MISSING
+
+    def doubt(_: str) -> NoReturn:
+        raise ValueError
+
+    try:
+        value = _scan(text, doubt, careful=False)
+    except (ValueError, RecursionError):
+        return MISSING
+    return value if _count_keys(value, depth_limit) == text.count('":') else MISSING
+
+
+def _scan(text: str, refuse: Callable[[str], Any], careful: bool = True) -> Any:
+    """Return what the standard scanner makes of a text, with what `refuse` returns for what it is told.
+
+    Only if `careful` are equal keys found, and integers measured against this reader's own limit.
+    """
+
     def build_object(pairs: list[tuple[str, Any]]) -> Any:
         value = dict(pairs) if pairs else {}  # before 3.10 dict([]) is four times as large
         if len(value) == len(pairs):
             return value
         first: dict[str, int] = {}
-        twice = next(key for place, (key, _) in enumerate(pairs) if first.setdefault(key, place) != place)
+        twice = next(key for at, (key, _) in enumerate(pairs) if first.setdefault(key, at) != at)
         return refuse(f"the key {describe(twice)} stands there twice")
 
     def build_float(digits: str) -> Any:
@@ -280,43 +301,34 @@ def _scan(text: str, refuse: Callable[[str], _Fault]) -> Any:
         return number if abs(number) != float("inf") else refuse("a number too large for a double")
 
     def build_int(digits: str) -> Any:
-        if len(digits.lstrip("-")) <= DIGITS_LIMIT:
-            with contextlib.suppress(ValueError):  # an interpreter may be told to read even less
+        try:
+            if len(digits.lstrip("-")) <= DIGITS_LIMIT:
                 return int(digits)
+        except ValueError:  # an interpreter may be told to read even less
+            pass
         return refuse(f"an integer of more than {DIGITS_LIMIT:,} digits")
 
-    def decode(parse_int: Callable[[str], Any] | None) -> Any:
-        return json.loads(
-            text,
-            object_pairs_hook=build_object,
-            parse_float=build_float,
-            parse_constant=lambda name: refuse(f"{name} is no JSON number"),
-            parse_int=parse_int,
-        )
-
-    # The interpreter's own limit on digits is faster, but does not say where it was passed.
-    if getattr(sys, "get_int_max_str_digits", int)() == DIGITS_LIMIT:
-        try:
-            return decode(None)
-        except json.JSONDecodeError:
-            raise
-        except ValueError:
-            pass
-    return decode(build_int)
+    return json.loads(
+        text,
+        object_pairs_hook=build_object if careful else None,
+        parse_float=build_float,
+        parse_constant=lambda name: refuse(f"{name} is no JSON number"),
+        parse_int=build_int if careful else None,
+    )
 
 
-def _is_deeper(value: Any, depth_limit: int) -> bool:
-    level = [value] if isinstance(value, (dict, list)) else []
+def _count_keys(value: Any, depth_limit: int) -> int | None:
+    """Return how many keys the objects in a value have together, None where it is nested too deep."""
+    keys, level = 0, [value] if type(value) is dict or type(value) is list else []
     for _ in range(depth_limit):
+        keys += sum(len(node) for node in level if type(node) is dict)
         level = [
             child
             for node in level
             for child in (node.values() if type(node) is dict else node)
             if type(child) is dict or type(child) is list
         ]
-        if not level:
-            return False
-    return bool(level)
+    return None if level else keys
 
 
 def _locate_depth(text: str, depth_limit: int) -> JsonError | None:
@@ -342,20 +354,12 @@ def _name_position(text: str, position: int) -> str:
     return f"line {line} column {position - text.rfind(chr(10), 0, position)}"
 
 
-def _locate_fault(value: Any) -> JsonError:
-    """Return the error for the first fault in document order."""
-    path: list[str | int] = []
-    branches: list[Iterator[tuple[str | int, Any]]] = [iter([(0, value)])]
-    while branches:
-        part, node = next(branches[-1], (0, MISSING))
-        path[len(branches) - 1 :] = [part]
-        if node is MISSING:
-            branches.pop()
-        elif isinstance(node, _Fault):
-            return JsonError(shorten(render_path(path[1:])), node.reason)
-        elif isinstance(node, (dict, list)):
-            branches.append(iter(node.items() if isinstance(node, dict) else enumerate(node)))
-    raise AssertionError("a fault was met that stands nowhere in the value")
+def _find_faults(value: Any, *at: str | int) -> Iterator[JsonError]:
+    if isinstance(value, _Fault):
+        yield JsonError(shorten(render_path(at)), value.reason)
+    elif isinstance(value, (dict, list)):
+        for part, child in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from _find_faults(child, *at, part)
 
 
 # --- Canonical JSON and digests ----------------------------------------------
@@ -377,6 +381,8 @@ def canonical_json(value: Any) -> bytes:
 
 def digest_bytes(data: bytes) -> str:
     """Return the lower-case hex SHA-256 (FIPS 180-4) of the bytes. Pure."""
+    import hashlib  # drags OpenSSL in, which most commands do without
+
     return hashlib.sha256(data).hexdigest()
 
 
@@ -438,37 +444,30 @@ STOCK = [
     {"sku": "DEMO-002", "available": 15, "target": 12},
     {"sku": "DEMO-003", "available": 0, "target": 4},
 ]
-
-
-STOCK_COLUMNS = ("sku", "available", "target")
+STOCK_COLUMNS = ["sku", "available", "target"]
 MOST_ROWS = 100_000
 MOST_PIECES = 10**12
+_SKU = "[^=\x00-\x1f\x7f-\x9f\ud800-\udfff][^\x00-\x1f\x7f-\x9f\ud800-\udfff]*"  # "=" begins a formula
 
 
 def parse_stock(data: bytes) -> list[dict[str, Any]]:
     """Return the rows of a stock file: `{"sku": str, "available": int, "target": int}` each.
 
     A CSV text with the header sku,available,target in any order, or a JSON array of such objects;
-    UTF-8, a byte-order mark allowed. Raises StockError with the line or the path and the column for
-    what check_stock refuses, and for quantities that are not written in plain digits. Pure.
+    UTF-8, a byte-order mark allowed. Raises JsonError, as a rule a StockError, with the line or the
+    path and the column for what check_stock refuses, and for quantities not in plain digits. Pure.
     """
     if len(data) > INPUT_LIMIT_BYTES:
         raise StockError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
-    if data.removeprefix(codecs.BOM_UTF8).lstrip()[:1] in (b"[", b"{"):
-        try:
-            return check_stock(parse_json(data))
-        except JsonError as error:
-            raise StockError(error.place, error.reason) from error
+    if data.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"[", b"{"):
+        return check_stock(parse_json(data))
     try:
-        numbered = list(islice(_parse_csv(data.decode("utf-8-sig")), MOST_ROWS + 1))
+        return _check_rows(_parse_csv(data.decode("utf-8-sig")), ", column ")
     except UnicodeDecodeError as error:
         raise StockError(f"byte {error.start}", "not UTF-8") from error
-    return check_stock(
-        [row for _, row in numbered], lambda at, column: f"line {numbered[at][0]}, column {column}"
-    )
 
 
-def _parse_csv(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _parse_csv(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (line, row) with quantities as integers where they are plain digits, else as they stand."""
     import csv
     import io
@@ -477,61 +476,62 @@ def _parse_csv(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         header = next(lines, [])
         if sorted(header) != sorted(STOCK_COLUMNS):
-            raise StockError(
-                "line 1", f"observed {describe(header)}, expected the columns {','.join(STOCK_COLUMNS)}"
-            )
+            expected = ",".join(STOCK_COLUMNS)
+            raise StockError("line 1", f"observed {describe(header)}, expected the columns {expected}")
         for fields in lines:
             if len(fields) != len(header):
                 wrong = f"observed {len(fields)} fields, expected {len(header)}"
                 raise StockError(f"line {lines.line_num}", wrong)
-            row: dict[str, Any] = dict(zip(header, fields))
-            for column in ("available", "target"):
-                if re.fullmatch("[0-9]{1,20}", row[column]):
-                    row[column] = int(row[column])
-            yield lines.line_num, row
+            yield (
+                f"line {lines.line_num}",
+                {
+                    column: int(field) if column != "sku" and re.fullmatch("[0-9]{1,20}", field) else field
+                    for column, field in zip(header, fields)
+                },
+            )
     except csv.Error as error:
         raise StockError(f"line {lines.line_num}", f"no CSV: {error}") from error
 
 
-def check_stock(
-    rows: Any, name_place: Callable[[int, str], str] = lambda at, column: render_path([at, column])
-) -> list[dict[str, Any]]:
+def check_stock(rows: Any) -> list[dict[str, Any]]:
     """Return the rows with their fields in order, or raise StockError at the first that is none.
 
     1 to 100,000 objects with exactly the fields sku (a unique, non-empty string without control
-    characters, and no formula), available and target (integers from 0 to 10^12). `name_place` names
-    the place of a row's field in messages. Pure.
+    characters, and no formula), available and target (integers from 0 to 10^12). Pure.
     """
-    if not isinstance(rows, list) or not 1 <= len(rows) <= MOST_ROWS:
-        size = f"{len(rows):,} rows" if isinstance(rows, list) else describe(rows)
-        raise StockError("the stock", f"observed {size}, expected 1 to {MOST_ROWS:,} rows")
-    seen: set[str] = set()
-    for at, row in enumerate(rows):
+    if not isinstance(rows, list):
+        raise StockError("the stock", f"observed {describe(rows)}, expected an array of rows")
+    return _check_rows(((f"[{at}]", row) for at, row in enumerate(rows)), ".")
+
+
+def _check_rows(placed_rows: Iterable[tuple[str, Any]], mark: str) -> list[dict[str, Any]]:
+    """Return the rows out of (place, row) pairs; `mark` stands between a place and its column."""
+    rows: dict[str, dict[str, Any]] = {}
+    for place, row in placed_rows:
+        if len(rows) == MOST_ROWS:
+            raise StockError(place, f"observed more than {MOST_ROWS:,} rows, expected 1 to {MOST_ROWS:,}")
         if not isinstance(row, dict) or set(row) != set(STOCK_COLUMNS):
             fields = ", ".join(STOCK_COLUMNS)
-            raise StockError(render_path([at]), f"observed {describe(row)}, expected an object with {fields}")
-        sku = row["sku"]
-        if not isinstance(sku, str) or not re.fullmatch(
-            "[^=\x00-\x1f\x7f-\x9f\ud800-\udfff][^\x00-\x1f\x7f-\x9f\ud800-\udfff]*", sku
-        ):
-            wanted = "a string without control characters that is no formula"
-            raise StockError(name_place(at, "sku"), f"observed {describe(sku)}, expected {wanted}")
-        if sku in seen:
-            raise StockError(name_place(at, "sku"), f"observed {describe(sku)} again, expected it once")
-        seen.add(sku)
-        for column in ("available", "target"):
-            if type(row[column]) is not int or not 0 <= row[column] <= MOST_PIECES:
-                wanted = "an integer from 0 to 10^12 in plain digits"
-                raise StockError(
-                    name_place(at, column), f"observed {describe(row[column])}, expected {wanted}"
-                )
-    return [{column: row[column] for column in STOCK_COLUMNS} for row in rows]
+            raise StockError(place, f"observed {describe(row)}, expected an object with {fields}")
+        for column in STOCK_COLUMNS:
+            value: Any = row[column]
+            wanted = "an integer from 0 to 10^12 in plain digits"
+            fits = type(value) is int and 0 <= value <= MOST_PIECES
+            if column == "sku":
+                wanted = "a string without control characters that is no formula and stands in no other row"
+                fits = isinstance(value, str) and bool(re.fullmatch(_SKU, value)) and value not in rows
+            if not fits:
+                raise StockError(f"{place}{mark}{column}", f"observed {describe(value)}, expected {wanted}")
+        rows[row["sku"]] = {column: row[column] for column in STOCK_COLUMNS}
+    if not rows:
+        raise StockError("the stock", f"observed 0 rows, expected 1 to {MOST_ROWS:,}")
+    return list(rows.values())
 
 
 def compute_shortage(row: dict[str, Any]) -> int:
     """Return how many pieces a stock row lacks: max(target - available, 0), never negative. Pure."""
     shortage: int = row["target"] - row["available"]
-    return max(shortage, 0)
+    return shortage if shortage > 0 else 0
 
 
 def build_result(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -547,6 +547,7 @@ OPERATION_ID = "read-stock-1"
 
 # What a difference means, by how its path begins; the first that fits counts.
 _REASONS = {
+    "$": "this is no checkpoint",
     "schema_version": "an unknown schema version",
     "task_id": "this is another task",
     "objective": "the objective was changed",
@@ -600,14 +601,9 @@ def verify_checkpoint(checkpoint: Any, rows: list[dict[str, Any]]) -> list[Findi
     findings = []
     for parts, observed, expected in find_differences(checkpoint, build_checkpoint(rows)):
         path = render_path(parts)
-        if not parts:
-            reason = "this is no checkpoint"
-        elif isinstance(parts[-1], str) and expected is MISSING:
-            reason = "an unexpected field"
-        elif isinstance(parts[-1], str) and observed is MISSING:
-            reason = "a missing field"
-        else:
-            reason = next((_REASONS[place] for place in _REASONS if path.startswith(place)), "changed")
+        reason = next((_REASONS[place] for place in _REASONS if path.startswith(place)), "")
+        if parts and isinstance(parts[-1], str) and MISSING in (observed, expected):
+            reason = "an unexpected field" if expected is MISSING else "a missing field"
         findings.append(Finding(path, f"{describe_pair(observed, expected)} ({reason})"))
     return findings
 
@@ -755,11 +751,13 @@ def validate_result(result: Any, rows: list[dict[str, Any]]) -> list[Finding]:
     SKU exactly once, in any order, and its shortage as an integer; nothing missing, nothing more.
     `rows` must have unique SKUs. Pure.
     """
-    expected = {row["sku"]: compute_shortage(row) for row in rows}
-    missing = dict(expected)
     # 1. One object with the key rows, an array, and no other key.
     if not isinstance(result, dict):
         return [build_finding(result, "an object with the key rows")]
+    if len(result) == 1 and _is_right(result.get("rows"), rows):
+        return []
+    expected = {row["sku"]: compute_shortage(row) for row in rows}
+    missing = dict(expected)
     findings: list[Finding] = []
     for key, value in result.items():
         if key != "rows":
@@ -768,14 +766,30 @@ def validate_result(result: Any, rows: list[dict[str, Any]]) -> list[Finding]:
             findings.append(build_finding(value, "an array of rows", "rows"))
         else:
             findings += _find_row_faults(value, expected, missing)
-    # 3. Every SKU of the source was there.
     if "rows" not in result:
         findings.append(build_finding(MISSING, "an array of rows", "rows"))
     elif isinstance(result["rows"], list):
+        # 3. Every SKU of the source was there.
         for sku, shortage in missing.items():
             wanted = describe({"sku": sku, "shortage": shortage})
             findings.append(Finding("rows", f"observed no row for {describe(sku)}, expected {wanted}"))
     return findings
+
+
+def _is_right(observed: Any, rows: list[dict[str, Any]]) -> bool:
+    """Return whether the rows of a result are right and stand in the source's order, as most do."""
+    return (
+        isinstance(observed, list)
+        and len(observed) == len(rows)
+        and all(
+            type(row) is dict
+            and len(row) == 2
+            and row.get("sku") == source["sku"]
+            and type(row.get("shortage")) is int
+            and row["shortage"] == compute_shortage(source)
+            for row, source in zip(observed, rows)
+        )
+    )
 
 
 def _find_row_faults(observed: list[Any], expected: dict[str, int], missing: dict[str, int]) -> list[Finding]:
@@ -788,11 +802,6 @@ def _find_row_faults(observed: list[Any], expected: dict[str, int], missing: dic
                 Finding(f"rows[{index}]", "not looked at, there are too many findings before it"),
             ]
         # 2. Each row is right, or its faults are named.
-        if type(row) is dict and len(row) == 2:
-            name, shortage = row.get("sku"), row.get("shortage")
-            if type(name) is str and type(shortage) is int and missing.get(name) == shortage:
-                del missing[name]
-                continue
         if not isinstance(row, dict):
             findings.append(build_finding(row, "an object with sku and shortage", "rows", index))
             continue
@@ -819,8 +828,8 @@ def _find_row_faults(observed: list[Any], expected: dict[str, int], missing: dic
 
 # The API's own documentation leaves these out of what it compares.
 _OUTSIDE_PREFIX = (
-    *("model", "max_tokens", "output_config", "effort", "tool_choice", "thinking"),
-    *("metadata", "stream", "service_tier", "cache_control"),
+    "(model|max_tokens|output_config|effort|tool_choice|thinking|metadata|stream|service_tier|cache_control"
+    r"|((system|tools)\[\d+\]|messages\[\d+\](\.content\[\d+\])+)\.cache_control)(\W|$)"
 )
 
 
@@ -835,45 +844,48 @@ def compare_sessions(
     differences that the API leaves out of its comparison. Whether a signature is genuine, or which
     model can read a block, is not checked. Pure.
     """
-    (one, marks), (other, other_marks) = _split_marks(restored), _split_marks(original)
-    changes: dict[str, list[Finding]] = {}
-
-    def compare(label: str, observed: Any, expected: Any, *at: str | int) -> None:
-        findings = list_differences(observed, expected, *at)
-        if findings:
-            changes.setdefault(label, []).extend(findings)
-
-    # 1. The prefix: system, tools, and the messages before the turn in hand.
-    for field in ("system", "tools"):
-        compare(f"changed prefix: {field}", one.get(field, MISSING), other.get(field, MISSING), field)
-    messages, expected = one["messages"], other["messages"]
-    at, start = _align_turns(messages, expected)
-    compare("changed prefix: messages", messages[:at], expected[:start], "messages")
-    # 2. The assistant message of the turn.
-    turn, behind = _split_turn(messages[at:])
-    expected_turn, expected_behind = _split_turn(expected[start:])
-    compare("changed assistant turn", turn, expected_turn, "messages", at)
-    # 3. The results of its calls, and what follows them.
-    first = len(messages) - len(behind)
+    # 1. The turn in hand, and how its calls and the results behind it pair.
+    at, start = _align_turns(restored["messages"], original["messages"])
+    turn, behind = _split_turn(restored["messages"][at:])
+    first = len(restored["messages"]) - len(behind)
     unmatched = find_unmatched_results(turn, behind, first)
-    if unmatched:
-        changes["unmatched tool result"] = unmatched
-    for index, pair in enumerate(zip_longest(behind, expected_behind, fillvalue=MISSING)):
-        if index or not _has_calls(expected_turn):
-            compare("changed later messages", *pair, "messages", first + index)
-        elif not unmatched:
-            compare("changed tool result", *pair, "messages", first)
-    # 4. Every other field, and what does not count.
-    notes = []
-    for field in _join_keys(one, other):
-        pair = one.get(field, MISSING), other.get(field, MISSING)
-        if field in _OUTSIDE_PREFIX:
-            notes += list_differences(*pair, field)
-        elif field not in ("system", "tools", "messages"):
-            compare(f"changed field: {show(field)}", *pair, field)
-    for path in _join_keys(marks, other_marks):
-        notes += list_differences(marks.get(path, MISSING), other_marks.get(path, MISSING), *path)
+    # 2. Every part of the record, against the same part of the original.
+    expected_turn, _ = _split_turn(original["messages"][start:])
+    numbers = at, first, _has_calls(expected_turn)
+    one, other = _label_parts(restored, at, *numbers), _label_parts(original, start, *numbers)
+    changes: dict[str, list[Finding]] = {}
+    notes: list[Finding] = []
+    for label in _join_keys(one, other):
+        if label == "changed tool result" and unmatched:
+            changes["unmatched tool result"] = unmatched
+            continue
+        for finding in list_differences(one.get(label, {}), other.get(label, {})):
+            outside = re.match(_OUTSIDE_PREFIX, finding.path)
+            (notes if outside else changes.setdefault(label, [])).append(finding)
     return changes, notes
+
+
+def _label_parts(
+    record: dict[str, Any], begin: int, at: int, first: int, has_results: bool
+) -> dict[str, dict[str, Any]]:
+    """Return {label: {field: its part}} of a record whose turn in hand begins at message `begin`.
+
+    From there on messages are numbered: the turn `at`, what stands behind it from `first` on.
+    """
+    turn, behind = _split_turn(record["messages"][begin:])
+    later = dict(enumerate(behind, first))
+    results = {first: later.pop(first)} if has_results and later else {}
+    fields = {field: {field: value} for field, value in record.items()}
+    own = [field for field in fields if field not in ("system", "tools", "messages")]
+    return {
+        "changed prefix: system": fields.get("system", {}),
+        "changed prefix: tools": fields.get("tools", {}),
+        "changed prefix: messages": {"messages": record["messages"][:begin]},
+        "changed assistant turn": {"messages": {} if turn is MISSING else {at: turn}},
+        "changed tool result": {"messages": results},
+        "changed later messages": {"messages": later},
+        **{f"changed field: {show(field)}": fields[field] for field in own},
+    }
 
 
 def _align_turns(messages: list[Any], expected: list[Any]) -> tuple[int, int]:
@@ -883,10 +895,16 @@ def _align_turns(messages: list[Any], expected: list[Any]) -> tuple[int, int]:
     changed or is gone, it stands where the prefix ends, if the prefix is whole.
     """
     at, start = _find_turn(messages), _find_turn(expected)
-    changed = find_differences(messages[at : at + 1], expected[start : start + 1])
-    if changed and not find_differences(messages[:start], expected[:start]):
-        at = start
+    if _differ(messages[at : at + 1], expected[start : start + 1]) and not _differ(
+        messages[:start], expected[:start]
+    ):
+        return start, start
     return at, start
+
+
+def _differ(messages: list[Any], expected: list[Any]) -> bool:
+    findings = list_differences(messages, expected, "messages")
+    return not all(re.match(_OUTSIDE_PREFIX, finding.path) for finding in findings)
 
 
 def find_unmatched_results(turn: Any, behind: list[Any], first: int) -> list[Finding]:
@@ -950,33 +968,6 @@ def _list_blocks(message: Any) -> list[dict[str, Any]]:
     return (
         [block if isinstance(block, dict) else {} for block in content] if isinstance(content, list) else []
     )
-
-
-def _split_marks(record: dict[str, Any]) -> tuple[dict[str, Any], dict[Path, Any]]:
-    """Return a record without the cache_control marks of its tools and blocks, and these by path."""
-    marks: dict[Path, Any] = {}
-
-    def strip(blocks: Any, *at: str | int) -> Any:
-        if not isinstance(blocks, list):
-            return blocks
-        return [strip_block(block, *at, index) for index, block in enumerate(blocks)]
-
-    def strip_block(block: Any, *at: str | int) -> Any:
-        if not isinstance(block, dict):
-            return block
-        block = dict(block)
-        if "cache_control" in block and (at[0] != "messages" or len(at) > 2):
-            marks[(*at, "cache_control")] = block.pop("cache_control")
-        if at[0] == "messages" and "content" in block:
-            block["content"] = strip(block["content"], *at, "content")
-        return block
-
-    bare = {
-        field: strip(value, field)
-        for field, value in record.items()
-        if field in ("system", "tools", "messages")
-    }
-    return {**record, **bare}, marks
 
 
 # A session for trying one's own storage: an invoice is read, and no text is visible in the turn.
@@ -1402,14 +1393,24 @@ def _judge_reply(reply: Any) -> list[Finding]:
 # --- Command line ------------------------------------------------------------
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that takes no abbreviations, and speaks through the terminal it is given."""
+class HelpShown(Exception):
+    """The help was asked for and shown."""
 
-    def __init__(self, terminal: Terminal, command: str, description: str | None) -> None:
+
+class Parser(argparse.ArgumentParser):
+    """A parser for a table {name: what add_argument takes}, which speaks through the terminal it is given."""
+
+    def __init__(
+        self, terminal: Terminal, command: str, description: str | None, known: dict[str, dict[str, Any]]
+    ) -> None:
         self.terminal = terminal
         prog = f"{terminal.name} {command}".rstrip()
         super().__init__(prog=prog, description=description, allow_abbrev=False)
+        # Without a width argparse imports shutil, and all that it needs, to ask the terminal for one.
+        self.formatter_class = lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=80)
         self.color = False  # which Python 3.14 would switch on
+        for name, settings in known.items():
+            self.add_argument(name, **settings)
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError for arguments that do not fit."""
@@ -1422,10 +1423,6 @@ class Parser(argparse.ArgumentParser):
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
         """Raise HelpShown: after its help a parser has nothing more to do."""
         raise HelpShown
-
-
-class HelpShown(Exception):
-    """The help was asked for and shown."""
 
 
 def model_id(text: str) -> str:
@@ -1442,119 +1439,133 @@ def positive_int(text: str) -> int:
     return int(text)
 
 
-def _cmd_self_test(terminal: Terminal, arguments: list[str]) -> int:
+def list_findings(findings: list[Finding]) -> list[dict[str, str]]:
+    """Return findings as --json shows them. Pure."""
+    return [{"path": finding.path, "message": finding.message} for finding in findings]
+
+
+def _cmd_self_test(terminal: Terminal, options: Any) -> int:
     """Check this program on known inputs; nothing is written."""
-    Parser(terminal, "self-test", _cmd_self_test.__doc__).parse_args(arguments)
-    shown, failed, total = "", 0, 0
+    shown, outcomes = "", []
     for group, check, passed in run_self_test():
         if group != shown:
             shown = group
             terminal.write_out(group)
         terminal.write_out(f"  {'ok    ' if passed else 'FAILED'}  {check}", "" if passed else "red")
-        failed, total = failed + (not passed), total + 1
-    verdict = f"{total} checks: {total - failed} passed, {failed} failed"
+        outcomes.append(passed)
+    failed = outcomes.count(False)
+    verdict = f"{len(outcomes)} checks: {len(outcomes) - failed} passed, {failed} failed"
     terminal.write_out(verdict, "red" if failed else "green")
     return EXIT_REJECTED if failed else EXIT_DONE
 
 
-def _cmd_prepare(terminal: Terminal, arguments: list[str]) -> int:
+def _cmd_prepare(terminal: Terminal, options: Any) -> int:
     """Write checkpoint.json and handoff.txt; never overwrites."""
-    parser = Parser(terminal, "prepare", _cmd_prepare.__doc__)
-    parser.add_argument(
-        "--out", metavar="DIR", help="write into this folder, made if it is missing (default: here)"
-    )
-    _add_stock_option(parser)
-    options = parser.parse_args(arguments)
-    checkpoint = build_checkpoint(options.stock)
+    checkpoint, folder = build_checkpoint(options.stock), options.out or ""
     files = {
-        "checkpoint.json": f"{render_json(checkpoint, 2)}\n".encode(),
-        "handoff.txt": render_handoff(checkpoint).encode(),
+        os.path.join(folder, "checkpoint.json"): f"{render_json(checkpoint, 2)}\n".encode(),
+        os.path.join(folder, "handoff.txt"): render_handoff(checkpoint).encode(),
     }
-    if options.out is None:
-        _write_and_say(terminal, files)
-        return EXIT_DONE
-    made = _make_folder(options.out)
+    made = options.out is not None and _make_folder(folder)
     try:
-        _write_and_say(terminal, {os.path.join(options.out, name): data for name, data in files.items()})
+        _write_and_say(terminal, files)
     except HandoffError:
         if made:
             with contextlib.suppress(OSError):  # somebody else may have put something there
-                os.rmdir(options.out)
+                os.rmdir(folder)
         raise
     return EXIT_DONE
 
 
 def _make_folder(path: str) -> bool:
     """Make a folder, but not its parents, unless it is there; return whether it was made."""
-    why, then = (
-        "files are written into a folder of that very name only",
-        "name a folder that can be written to",
-    )
-    if os.path.islink(path.rstrip(os.sep)):
-        raise RefusedError(f"{show(path)} is a symbolic link", why, then)
+    fault = "is a symbolic link" if os.path.islink(path.rstrip(os.sep)) else ""
     try:
-        os.mkdir(path)
-    except FileExistsError as error:
-        if not os.path.isdir(path):
-            raise RefusedError(f"{show(path)} is no folder", why, then) from error
-        return False
+        if not fault:
+            os.mkdir(path)
+            return True
+    except FileExistsError:
+        fault = "" if os.path.isdir(path) else "is no folder"
     except (OSError, ValueError) as error:
-        raise RefusedError(f"{show(path)} cannot be made: {explain(error)}", why, then) from error
-    return True
+        fault = f"cannot be made: {explain(error)}"
+    if fault:
+        why = "files are written into a folder of that very name only"
+        raise RefusedError(f"{show(path)} {fault}", why, "name a folder that can be written to")
+    return False
 
 
-def _cmd_verify(terminal: Terminal, arguments: list[str]) -> int:
+def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> None:
+    terminal.holding = True  # the files are all there or all taken back, whatever is pressed
+    write_new_files(files)
+    for path in files:
+        terminal.write_out(f"wrote {show(path)}")
+
+
+def _cmd_verify(terminal: Terminal, options: Any) -> int:
     """Check a checkpoint against the trusted source."""
-    parser = Parser(terminal, "verify", _cmd_verify.__doc__)
-    parser.add_argument("checkpoint", nargs="?", default="checkpoint.json", help="default: checkpoint.json")
-    _add_stock_option(parser)
-    _add_json_option(parser)
-    options = parser.parse_args(arguments)
-    rows = options.stock
-    findings = _judge_file(options.checkpoint, lambda value: verify_checkpoint(value, rows))
-    digest = digest_json(rows)
+    rows, digest = options.stock, digest_json(options.stock)
     verified = f"verified: {len(rows):,} rows, source {digest[:12]}"
     expected = {"rows": len(rows), "source_sha256": digest}
-    return _say_verdict(terminal, options.json, verified, expected, findings)
+    return _judge(terminal, options, options.checkpoint, verify_checkpoint, verified, expected)
 
 
-def _cmd_request(terminal: Terminal, arguments: list[str]) -> int:
-    """Print the receiving model's request body."""
-    parser = Parser(terminal, "request", _cmd_request.__doc__)
-    parser.add_argument("handoff", nargs="?", default="handoff.txt", help="default: handoff.txt")
-    parser.add_argument(
-        "--receiver",
-        metavar="MODEL",
-        type=model_id,
-        default=RECEIVER_MODEL,
-        help=f"default: {RECEIVER_MODEL}",
-    )
-    parser.add_argument(
-        "--max-tokens", metavar="N", type=positive_int, default=MAX_TOKENS, help=f"default: {MAX_TOKENS}"
-    )
-    options = parser.parse_args(arguments)
-    data, then = read_input(options.handoff), "write it with prepare"
-    if len(data) > INPUT_LIMIT_BYTES:
-        raise UnreadableError(options.handoff, f"longer than {INPUT_LIMIT_BYTES:,} bytes", then)
+def _cmd_validate(terminal: Terminal, options: Any) -> int:
+    """Judge a result against the trusted source."""
+    rows = options.stock
+    expected = {"rows": len(rows), "total_shortage": sum(map(compute_shortage, rows))}
+    return _judge(terminal, options, options.result, validate_result, render_acceptance(rows), expected)
+
+
+def _judge(
+    terminal: Terminal,
+    options: Any,
+    path: str,
+    judge: Callable[[Any, list[dict[str, Any]]], list[Finding]],
+    passed: str,
+    expected: dict[str, Any],
+) -> int:
+    """Say a judge's findings on a file, then the verdict, `passed` without any; return the exit code."""
     try:
-        handoff = data.decode()
+        findings = judge(parse_json(read_input(path)), options.stock)
+    except JsonError as error:  # a text that is no strict JSON is judged too
+        findings = [Finding(error.place, error.reason)]
+    if options.json:
+        verdict = "rejected" if findings else passed.partition(":")[0]
+        report = {"verdict": verdict, "expected": expected, "findings": list_findings(findings)}
+        terminal.write_out(render_json(report, 2))
+    elif findings:
+        for finding in findings:
+            terminal.write_err(str(finding))
+        terminal.write_out(f"rejected: {_count(findings)}", "red")
+    else:
+        terminal.write_out(passed, "green")
+    return EXIT_REJECTED if findings else EXIT_DONE
+
+
+def _count(findings: list[Finding]) -> str:
+    return f"{len(findings):,} finding{'s' if len(findings) != 1 else ''}"
+
+
+def _cmd_request(terminal: Terminal, options: Any) -> int:
+    """Print the receiving model's request body."""
+    data, fault = read_input(options.handoff), ""
+    try:
+        if len(data) > INPUT_LIMIT_BYTES:
+            fault = f"longer than {INPUT_LIMIT_BYTES:,} bytes"
+        elif not data.decode().strip():
+            fault = "it holds no text, which the API would refuse"
     except UnicodeDecodeError as error:
-        raise UnreadableError(options.handoff, f"not UTF-8 at byte {error.start}", then) from error
-    if not handoff.strip():
-        raise UnreadableError(options.handoff, "it holds no text, which the API would refuse", then)
-    terminal.write_out(render_json(build_receiver_request(handoff, options.receiver, options.max_tokens)))
+        fault = f"not UTF-8 at byte {error.start}"
+    if fault:
+        raise UnreadableError(options.handoff, fault, "write it with prepare")
+    body = build_receiver_request(data.decode(), options.receiver, options.max_tokens)
+    terminal.write_out(render_json(body))
     return EXIT_DONE
 
 
-def _cmd_extract(terminal: Terminal, arguments: list[str]) -> int:
+def _cmd_extract(terminal: Terminal, options: Any) -> int:
     """Take the finished answer out of a saved Messages response."""
-    parser = Parser(terminal, "extract", _cmd_extract.__doc__)
-    parser.add_argument("response", help="a saved response body")
-    parser.add_argument(
-        "-o", metavar="FILE", dest="out", help="write to a new file (default: standard output)"
-    )
-    options = parser.parse_args(arguments)
-    place = ""
+    place, answer = "", None
     try:
         message = parse_json(read_input(options.response), REPLY_DEPTH_LIMIT)
         findings = find_message_faults(message) or find_reply_faults(message, "end_turn")
@@ -1562,59 +1573,51 @@ def _cmd_extract(terminal: Terminal, arguments: list[str]) -> int:
         answer = None if findings else parse_answer(message)
     except JsonError as error:
         findings = [Finding(place + error.place, error.reason)]
+    text = render_json(answer, 2)
     if findings:
         for finding in findings:
             terminal.write_err(str(finding))
-        terminal.write_err(
-            f"rejected: {_count(findings)}, no finished answer in {show(options.response)}", "red"
-        )
-        return EXIT_REJECTED
-    text = render_json(answer, 2)
-    if options.out in (None, "-"):
+        where = f"no finished answer in {show(options.response)}"
+        terminal.write_err(f"rejected: {_count(findings)}, {where}", "red")
+    elif options.out in (None, "-"):
         terminal.write_out(text)
     else:
         _write_and_say(terminal, {options.out: f"{text}\n".encode()})
-    return EXIT_DONE
+    return EXIT_REJECTED if findings else EXIT_DONE
 
 
-def _cmd_validate(terminal: Terminal, arguments: list[str]) -> int:
-    """Judge a result against the trusted source."""
-    parser = Parser(terminal, "validate", _cmd_validate.__doc__)
-    parser.add_argument("result", help="a result file; - reads standard input")
-    _add_stock_option(parser)
-    _add_json_option(parser)
-    options = parser.parse_args(arguments)
-    rows = options.stock
-    findings = _judge_file(options.result, lambda value: validate_result(value, rows))
-    expected = {"rows": len(rows), "total_shortage": sum(map(compute_shortage, rows))}
-    return _say_verdict(terminal, options.json, render_acceptance(rows), expected, findings)
-
-
-def _cmd_replay(terminal: Terminal, arguments: list[str]) -> int:
+def _cmd_replay(terminal: Terminal, options: Any) -> int:
     """Check that a stored session came back exactly; alone: six cases."""
-    parser = Parser(terminal, "replay", _cmd_replay.__doc__)
-    parser.add_argument(
-        "--emit-fixture", action="store_true", help="print a session to try one's storage with"
-    )
-    parser.add_argument("--check-restored", metavar="FILE", help="compare what came back from storage")
-    parser.add_argument("--original", metavar="FILE", help="with what was stored (default: --emit-fixture's)")
-    _add_json_option(parser)
-    options = parser.parse_args(arguments)
-    if options.check_restored is not None and not options.emit_fixture:
-        original = parse_json(SESSION_TEXT) if options.original is None else _read_record(options.original)
-        changes, notes = compare_sessions(_read_record(options.check_restored), original)
-        return _say_changes(terminal, options.json, changes, notes)
-    if options.check_restored is not None or options.original is not None or options.json:
-        parser.error("--original and --json go with --check-restored, --emit-fixture goes alone")
+    restored, fixture = options.check_restored, parse_json(SESSION_TEXT)
+    if options.emit_fixture + (restored is not None) > 1 or (
+        restored is None and (options.original is not None or options.json)
+    ):
+        what = "--original and --json go with --check-restored, --emit-fixture goes alone"
+        raise UsageError(what, "what is not understood is never guessed", "see replay --help")
     if options.emit_fixture:
-        terminal.write_out(render_json(parse_json(SESSION_TEXT), 2))
+        terminal.write_out(render_json(fixture, 2))
         return EXIT_DONE
+    if restored is not None:
+        original = fixture if options.original is None else _read_record(options.original)
+        return _say_changes(terminal, options.json, *compare_sessions(_read_record(restored), original))
     cases = list(run_session_cases())
     for change, labels, passed in cases:
         terminal.write_out(f"{change:44} {labels}{'' if passed else ', which is NOT expected'}")
     outcomes = sum(passed for _, _, passed in cases)
     terminal.write_out(f"{outcomes}/{len(cases)} expected outcomes")
     return EXIT_DONE if outcomes == len(cases) else EXIT_REJECTED
+
+
+def _read_record(path: str) -> dict[str, Any]:
+    """Return the session record that a file holds. Raises UnreadableError for anything else."""
+    fault = "it is no session record, which has a list of messages"
+    try:
+        record = parse_json(read_input(path))
+        if isinstance(record, dict) and isinstance(record.get("messages"), list):
+            return record
+    except JsonError as error:
+        fault = str(error)
+    raise UnreadableError(path, fault, "name a file that holds the body of a Messages request")
 
 
 # What a label means for the next request, by how it begins.
@@ -1637,26 +1640,22 @@ def _say_changes(
     terminal: Terminal, as_json: bool, changes: dict[str, list[Finding]], notes: list[Finding]
 ) -> int:
     """Say the labels, every difference, and what to do with the next request; return the exit code."""
+    labels = list(changes) or ["intact"]
     advice = "it may be sent as it is; that a model can read its thinking is not shown by this"
     if changes:
-        meaning = next(_MEANINGS[begin] for begin in _MEANINGS if next(iter(changes)).startswith(begin))
+        meaning = next(_MEANINGS[begin] for begin in _MEANINGS if labels[0].startswith(begin))
         advice = f"{meaning}: rebuild it from what was stored, or go on in a fresh session from a checkpoint"
     listed = [(label, finding) for label, findings in changes.items() for finding in findings]
     if as_json:
-        found = [
-            {"label": label, "path": finding.path, "message": finding.message} for label, finding in listed
-        ]
-        noted = [{"path": note.path, "message": note.message} for note in notes]
         report = {
-            "labels": list(changes) or ["intact"],
-            "findings": found,
-            "notes": noted,
+            "labels": labels,
+            "findings": [{"label": label, **list_findings([finding])[0]} for label, finding in listed],
+            "notes": list_findings(notes),
             "next_request": advice,
         }
         terminal.write_out(render_json(report, 2))
         return EXIT_REJECTED if changes else EXIT_DONE
-    for label in changes or ["intact"]:
-        terminal.write_out(label, "red" if changes else "green")
+    terminal.write_out("\n".join(labels), "red" if changes else "green")
     for label, finding in listed[:_MOST_SHOWN]:
         terminal.write_err(f"{label}, {finding}")
     if len(listed) > _MOST_SHOWN:
@@ -1668,86 +1667,100 @@ def _say_changes(
     return EXIT_REJECTED if changes else EXIT_DONE
 
 
-def _read_record(path: str) -> dict[str, Any]:
-    """Return the session record that a file holds. Raises UnreadableError for anything else."""
-    next_step = "name a file that holds the body of a Messages request"
-    try:
-        record = parse_json(read_input(path))
-    except JsonError as error:
-        raise UnreadableError(path, str(error), next_step) from error
-    if not isinstance(record, dict) or not isinstance(record.get("messages"), list):
-        raise UnreadableError(path, "it is no session record, which has a list of messages", next_step)
-    return record
-
-
-STOCK_HELP = "the trusted source, CSV or JSON (default: the built-in stock)"
-
-
-def _add_stock_option(parser: Parser) -> None:
-    parser.add_argument("--stock", metavar="FILE", type=read_stock, default=STOCK, help=STOCK_HELP)
-
-
-def _add_json_option(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="print one machine-readable object instead")
-
-
-def _judge_file(path: str, judge: Callable[[Any], list[Finding]]) -> list[Finding]:
-    """Return a judge's findings on a file's value; a text that is no strict JSON is one finding."""
-    try:
-        return judge(parse_json(read_input(path)))
-    except JsonError as error:
-        return [Finding(error.place, error.reason)]
-
-
-def _say_verdict(
-    terminal: Terminal, as_json: bool, passed: str, expected: dict[str, Any], findings: list[Finding]
-) -> int:
-    """Say all findings, then the verdict, which is `passed` without any; return the exit code."""
-    if as_json:
-        listed = [{"path": finding.path, "message": finding.message} for finding in findings]
-        verdict = "rejected" if findings else passed.partition(":")[0]
-        terminal.write_out(render_json({"verdict": verdict, "expected": expected, "findings": listed}, 2))
-    elif findings:
-        for finding in findings:
-            terminal.write_err(str(finding))
-        terminal.write_out(f"rejected: {_count(findings)}", "red")
-    else:
-        terminal.write_out(passed, "green")
-    return EXIT_REJECTED if findings else EXIT_DONE
-
-
-def _count(findings: list[Finding]) -> str:
-    return f"{len(findings):,} finding{'s' if len(findings) != 1 else ''}"
-
-
-def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> None:
-    terminal.holding = True  # the files are all there or all taken back, whatever is pressed
-    write_new_files(files)
-    for path in files:
-        terminal.write_out(f"wrote {show(path)}")
-
-
-COMMANDS = {
-    "self-test": _cmd_self_test,
-    "prepare": _cmd_prepare,
-    "verify": _cmd_verify,
-    "request": _cmd_request,
-    "extract": _cmd_extract,
-    "validate": _cmd_validate,
-    "replay": _cmd_replay,
+_JSON: dict[str, Any] = {"action": "store_true", "help": "print one machine-readable object instead"}
+STOCK_OPTION: dict[str, Any] = {
+    "metavar": "FILE",
+    "type": read_stock,
+    "default": STOCK,
+    "help": "the trusted source, CSV or JSON (default: the built-in stock)",
+}
+# Command: (what it runs, the arguments that it takes).
+COMMANDS: dict[str, tuple[Callable[[Terminal, Any], int], dict[str, dict[str, Any]]]] = {
+    "self-test": (_cmd_self_test, {}),
+    "prepare": (
+        _cmd_prepare,
+        {
+            "--out": {
+                "metavar": "DIR",
+                "help": "write into this folder, made if it is missing (default: here)",
+            },
+            "--stock": STOCK_OPTION,
+        },
+    ),
+    "verify": (
+        _cmd_verify,
+        {
+            "checkpoint": {"nargs": "?", "default": "checkpoint.json", "help": "default: checkpoint.json"},
+            "--stock": STOCK_OPTION,
+            "--json": _JSON,
+        },
+    ),
+    "request": (
+        _cmd_request,
+        {
+            "handoff": {"nargs": "?", "default": "handoff.txt", "help": "default: handoff.txt"},
+            "--receiver": {
+                "metavar": "MODEL",
+                "type": model_id,
+                "default": RECEIVER_MODEL,
+                "help": f"default: {RECEIVER_MODEL}",
+            },
+            "--max-tokens": {
+                "metavar": "N",
+                "type": positive_int,
+                "default": MAX_TOKENS,
+                "help": f"default: {MAX_TOKENS}",
+            },
+        },
+    ),
+    "extract": (
+        _cmd_extract,
+        {
+            "response": {"help": "a saved response body"},
+            "-o": {
+                "metavar": "FILE",
+                "dest": "out",
+                "help": "write to a new file (default: standard output)",
+            },
+        },
+    ),
+    "validate": (
+        _cmd_validate,
+        {
+            "result": {"help": "a result file; - reads standard input"},
+            "--stock": STOCK_OPTION,
+            "--json": _JSON,
+        },
+    ),
+    "replay": (
+        _cmd_replay,
+        {
+            "--emit-fixture": {"action": "store_true", "help": "print a session to try one's storage with"},
+            "--check-restored": {"metavar": "FILE", "help": "compare what came back from storage"},
+            "--original": {
+                "metavar": "FILE",
+                "help": "with what was stored (default: --emit-fixture's)",
+            },
+            "--json": _JSON,
+        },
+    ),
 }
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
     try:
         if arguments and arguments[0] in COMMANDS:
-            return COMMANDS[arguments[0]](terminal, arguments[1:])
-        parser = Parser(terminal, "", (__doc__ or "").partition("\n")[0])
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.epilog = "\n".join(
-            f"  {name:10} {command.__doc__ or ''}" for name, command in COMMANDS.items()
+            command, known = COMMANDS[arguments[0]]
+            parser = Parser(terminal, arguments[0], command.__doc__, known)
+            return command(terminal, parser.parse_args(arguments[1:]))
+        parser = Parser(
+            terminal,
+            "",
+            (__doc__ or "").partition("\n")[0],
+            {"command": {"choices": COMMANDS, "metavar": "COMMAND", "help": "one of:"}},
         )
-        parser.add_argument("command", choices=COMMANDS, metavar="COMMAND", help="one of:")
+        listed = (f"  {name:10} {command.__doc__ or ''}" for name, (command, _) in COMMANDS.items())
+        parser.epilog = "\n".join(listed)
         parser.parse_args(arguments)
         parser.error("the command comes first")
     except HelpShown:

@@ -35,7 +35,6 @@ from checkpoint_demo import (
     Finding,
     HandoffError,
     JsonError,
-    PlacedError,
     RefusedError,
     Terminal,
     UnreadableError,
@@ -1351,7 +1350,7 @@ class Inspector:
         try:
             request = parse_json(self.files["2-request.json"] or b"")
             return demo.check_stock(parse_json(request["messages"][-1]["content"][0]["content"]))
-        except (PlacedError, KeyError, IndexError, TypeError):  # what is wrong with it is found later
+        except (JsonError, KeyError, IndexError, TypeError):  # what is wrong with it is found later
             return []
 
     def write(self, name: str, data: bytes) -> None:
@@ -2036,7 +2035,7 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], str, Callable[[str], Any], Any, str]]
     "--receiver": (_ALL_RUNS, "MODEL", demo.model_id, demo.RECEIVER_MODEL, "the model that goes on"),
     "--max-tokens": (_ALL_RUNS, "N", demo.positive_int, demo.MAX_TOKENS, "the limit of each reply"),
     "--timeout": (_ALL_RUNS, "SECONDS", _seconds, TIMEOUT_SECONDS, "the limit of each request"),
-    "--stock": ((*_ALL_RUNS, "--inspect"), "FILE", demo.read_stock, None, demo.STOCK_HELP),
+    "--stock": ((*_ALL_RUNS, "--inspect"), "FILE", demo.read_stock, None, demo.STOCK_OPTION["help"]),
     "--html": (("--inspect",), "FILE", str, None, "write the report to a new file"),
 }
 
@@ -2046,7 +2045,7 @@ def _parse_options(terminal: Terminal, arguments: list[str]) -> Any:
         "Hand a task from one model to another, and keep the evidence. Without a mode: check this"
         " program, and rehearse a whole run in a temporary folder."
     )
-    parser = demo.Parser(terminal, "", about)
+    parser = demo.Parser(terminal, "", about, {})
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--rehearse", action="store_true", help="do a run on loopback, and keep its folder")
     mode.add_argument("--live", action="store_true", help="do a run: up to three paid requests")

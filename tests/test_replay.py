@@ -909,7 +909,7 @@ class MarkTest(unittest.TestCase):
         changes, notes = compare_sessions(changed(change), RECORD)
         self.assertEqual(summarise(changes), [(TURN, "messages[5].content[1].text")])
         paths = [note.path for note in notes]
-        self.assertEqual(paths, ["max_tokens", "messages[5].content[1].cache_control"])
+        self.assertEqual(paths, ["messages[5].content[1].cache_control", "max_tokens"])
 
     def test_compare_sessions_field_outside_the_prefix_is_a_note(self):
         for field in OUTSIDE:
