@@ -192,6 +192,11 @@ def describe_pair(observed: Any, expected: Any) -> str:
     return f"observed {one}, expected {other}, from character {start} on"
 
 
+def count(things: list[Any], name: str) -> str:
+    """Return how many things there are, with their name in singular or plural."""
+    return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
+
+
 def build_finding(observed: Any, wanted: str, *at: str | int) -> Finding:
     """Return the finding for a parsed value that is not what `wanted` says, at its place."""
     return Finding(render_path(at), f"observed {describe(observed)}, expected {wanted}")
@@ -332,12 +337,20 @@ def _count_keys(value: Any, depth_limit: int) -> int | None:
 
 
 def _locate_depth(text: str, depth_limit: int) -> JsonError | None:
-    """Return the error for the first bracket that opens a level too many, if one does."""
-    depth = 0
-    for token in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[]}]', text, re.DOTALL):
-        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(token.group(), 0)
-        if depth > depth_limit:
-            return JsonError(_name_position(text, token.start()), f"nested deeper than {depth_limit} levels")
+    """Return the error for the first bracket that opens a level too many, if one does.
+
+    One token after the other, so that time grows with the text alone, and memory not at all.
+    """
+    depth, in_string = 0, False
+    for token in re.finditer(r'\\.|["\[\]{}]', text, re.DOTALL):
+        mark = token.group()
+        if mark == '"':
+            in_string = not in_string
+        elif not in_string:
+            depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(mark, 0)
+            if depth > depth_limit:
+                place = _name_position(text, token.start())
+                return JsonError(place, f"nested deeper than {depth_limit} levels")
     return None
 
 
@@ -428,9 +441,16 @@ def find_differences(observed: Any, expected: Any, *at: str | int) -> list[tuple
 
 
 def list_differences(observed: Any, expected: Any, *at: str | int) -> list[Finding]:
-    """Return find_differences as findings: the JSON path and both values. Pure."""
+    """Return find_differences as findings: the JSON path and both values, and where it ended early. Pure."""
     differences = find_differences(observed, expected, *at)
-    return [Finding(render_path(path), describe_pair(one, other)) for path, one, other in differences]
+    findings = [Finding(render_path(path), describe_pair(one, other)) for path, one, other in differences]
+    return findings + _say_end(findings)
+
+
+def _say_end(findings: list[Finding]) -> list[Finding]:
+    """Return a last finding where there are so many that nothing was looked at behind them."""
+    there = f"there are {MOST_FINDINGS:,} findings up to here, and nothing was looked at behind it"
+    return [Finding(findings[-1].path, there)] if len(findings) == MOST_FINDINGS else []
 
 
 def _join_keys(one: dict[Any, Any], other: dict[Any, Any]) -> list[Any]:
@@ -459,12 +479,14 @@ def parse_stock(data: bytes) -> list[dict[str, Any]]:
     """
     if len(data) > INPUT_LIMIT_BYTES:
         raise StockError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
-    if data.removeprefix(BYTE_ORDER_MARK).lstrip()[:1] in (b"[", b"{"):
-        return check_stock(parse_json(data))
+    bare = data.removeprefix(BYTE_ORDER_MARK)
+    if bare.lstrip()[:1] in (b"[", b"{"):
+        return check_stock(parse_json(bare))
     try:
-        return _check_rows(_parse_csv(data.decode("utf-8-sig")), ", column ")
+        return _check_rows(_parse_csv(bare.decode()), ", column ")
     except UnicodeDecodeError as error:
-        raise StockError(f"byte {error.start}", "not UTF-8") from error
+        before = bare[: error.start].decode()
+        raise StockError(_name_position(before, len(before)), "not UTF-8") from error
 
 
 def _parse_csv(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -473,24 +495,27 @@ def _parse_csv(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
     import io
 
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
+    begin = 1  # a quoted field may go over several lines; the first of them is named
     try:
         header = next(lines, [])
         if sorted(header) != sorted(STOCK_COLUMNS):
-            expected = ",".join(STOCK_COLUMNS)
-            raise StockError("line 1", f"observed {describe(header)}, expected the columns {expected}")
+            observed, expected = describe(header or MISSING), ",".join(STOCK_COLUMNS)
+            raise StockError("line 1", f"observed {observed}, expected the columns {expected}")
+        begin = lines.line_num + 1
         for fields in lines:
             if len(fields) != len(header):
-                wrong = f"observed {len(fields)} fields, expected {len(header)}"
-                raise StockError(f"line {lines.line_num}", wrong)
+                observed = f"{len(fields)} fields" if fields else "a blank line"
+                raise StockError(f"line {begin}", f"observed {observed}, expected {len(header)} fields")
             yield (
-                f"line {lines.line_num}",
+                f"line {begin}",
                 {
                     column: int(field) if column != "sku" and re.fullmatch("[0-9]{1,20}", field) else field
                     for column, field in zip(header, fields)
                 },
             )
+            begin = lines.line_num + 1
     except csv.Error as error:
-        raise StockError(f"line {lines.line_num}", f"no CSV: {error}") from error
+        raise StockError(f"line {begin}", f"no CSV: {error}") from error
 
 
 def check_stock(rows: Any) -> list[dict[str, Any]]:
@@ -518,7 +543,7 @@ def _check_rows(placed_rows: Iterable[tuple[str, Any]], mark: str) -> list[dict[
             wanted = "an integer from 0 to 10^12 in plain digits"
             fits = type(value) is int and 0 <= value <= MOST_PIECES
             if column == "sku":
-                wanted = "a string without control characters that is no formula and stands in no other row"
+                wanted = "a string that no other row has, not empty, no control character in it, no formula"
                 fits = isinstance(value, str) and bool(re.fullmatch(_SKU, value)) and value not in rows
             if not fits:
                 raise StockError(f"{place}{mark}{column}", f"observed {describe(value)}, expected {wanted}")
@@ -605,7 +630,7 @@ def verify_checkpoint(checkpoint: Any, rows: list[dict[str, Any]]) -> list[Findi
         if parts and isinstance(parts[-1], str) and MISSING in (observed, expected):
             reason = "an unexpected field" if expected is MISSING else "a missing field"
         findings.append(Finding(path, f"{describe_pair(observed, expected)} ({reason})"))
-    return findings
+    return findings + _say_end(findings)
 
 
 # --- Handoff: what the receiving model is given ------------------------------
@@ -741,7 +766,7 @@ def parse_answer(message: dict[str, Any]) -> Any:
 
 def render_acceptance(rows: list[dict[str, Any]]) -> str:
     """Return the verdict on an accepted result for stock rows. Pure."""
-    return f"accepted: {len(rows):,} rows, total shortage {sum(map(compute_shortage, rows))}"
+    return f"accepted: {count(rows, 'row')}, total shortage {sum(map(compute_shortage, rows))}"
 
 
 def validate_result(result: Any, rows: list[dict[str, Any]]) -> list[Finding]:
@@ -797,10 +822,7 @@ def _find_row_faults(observed: list[Any], expected: dict[str, int], missing: dic
     findings: list[Finding] = []
     for index, row in enumerate(observed):
         if len(findings) >= MOST_FINDINGS:
-            return [
-                *findings,
-                Finding(f"rows[{index}]", "not looked at, there are too many findings before it"),
-            ]
+            return findings + _say_end(findings[:MOST_FINDINGS])
         # 2. Each row is right, or its faults are named.
         if not isinstance(row, dict):
             findings.append(build_finding(row, "an object with sku and shortage", "rows", index))
@@ -856,10 +878,13 @@ def compare_sessions(
     changes: dict[str, list[Finding]] = {}
     notes: list[Finding] = []
     for label in _join_keys(one, other):
+        pair = one.get(label, {}), other.get(label, {})
         if label == "changed tool result" and unmatched:
             changes["unmatched tool result"] = unmatched
-            continue
-        for finding in list_differences(one.get(label, {}), other.get(label, {})):
+            findings = _compare_results(*pair)
+        else:
+            findings = list_differences(*pair)
+        for finding in findings:
             outside = re.match(_OUTSIDE_PREFIX, finding.path)
             (notes if outside else changes.setdefault(label, [])).append(finding)
     return changes, notes
@@ -886,6 +911,27 @@ def _label_parts(
         "changed later messages": {"messages": later},
         **{f"changed field: {show(field)}": fields[field] for field in own},
     }
+
+
+def _compare_results(observed: dict[str, Any], expected: dict[str, Any]) -> list[Finding]:
+    """Return the differences between two parts of a record in the results of calls that each have one."""
+    wanted = _list_results(expected)
+    findings = []
+    for call, (path, block) in _list_results(observed).items():
+        if call in wanted:
+            findings += list_differences(block, wanted[call][1], *path)
+    return findings
+
+
+def _list_results(part: dict[str, Any]) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Return {call id: (path, tool_result)} for the ids that stand once in a part of a record."""
+    found: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
+    for number, message in part["messages"].items():
+        for place, block in enumerate(_list_blocks(message)):
+            call = block.get("tool_use_id")
+            if block.get("type") == "tool_result" and isinstance(call, str):
+                found.setdefault(call, []).append((("messages", number, "content", place), block))
+    return {call: results[0] for call, results in found.items() if len(results) == 1}
 
 
 def _align_turns(messages: list[Any], expected: list[Any]) -> tuple[int, int]:
@@ -1407,7 +1453,7 @@ class Parser(argparse.ArgumentParser):
         prog = f"{terminal.name} {command}".rstrip()
         super().__init__(prog=prog, description=description, allow_abbrev=False)
         # Without a width argparse imports shutil, and all that it needs, to ask the terminal for one.
-        self.formatter_class = lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=80)
+        self.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=80)
         self.color = False  # which Python 3.14 would switch on
         for name, settings in known.items():
             self.add_argument(name, **settings)
@@ -1504,7 +1550,7 @@ def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> None:
 def _cmd_verify(terminal: Terminal, options: Any) -> int:
     """Check a checkpoint against the trusted source."""
     rows, digest = options.stock, digest_json(options.stock)
-    verified = f"verified: {len(rows):,} rows, source {digest[:12]}"
+    verified = f"verified: {count(rows, 'row')}, source {digest[:12]}"
     expected = {"rows": len(rows), "source_sha256": digest}
     return _judge(terminal, options, options.checkpoint, verify_checkpoint, verified, expected)
 
@@ -1536,14 +1582,10 @@ def _judge(
     elif findings:
         for finding in findings:
             terminal.write_err(str(finding))
-        terminal.write_out(f"rejected: {_count(findings)}", "red")
+        terminal.write_out(f"rejected: {count(findings, 'finding')}", "red")
     else:
         terminal.write_out(passed, "green")
     return EXIT_REJECTED if findings else EXIT_DONE
-
-
-def _count(findings: list[Finding]) -> str:
-    return f"{len(findings):,} finding{'s' if len(findings) != 1 else ''}"
 
 
 def _cmd_request(terminal: Terminal, options: Any) -> int:
@@ -1578,7 +1620,7 @@ def _cmd_extract(terminal: Terminal, options: Any) -> int:
         for finding in findings:
             terminal.write_err(str(finding))
         where = f"no finished answer in {show(options.response)}"
-        terminal.write_err(f"rejected: {_count(findings)}, {where}", "red")
+        terminal.write_err(f"rejected: {count(findings, 'finding')}, {where}", "red")
     elif options.out in (None, "-"):
         terminal.write_out(text)
     else:
@@ -1656,13 +1698,15 @@ def _say_changes(
         terminal.write_out(render_json(report, 2))
         return EXIT_REJECTED if changes else EXIT_DONE
     terminal.write_out("\n".join(labels), "red" if changes else "green")
-    for label, finding in listed[:_MOST_SHOWN]:
-        terminal.write_err(f"{label}, {finding}")
-    if len(listed) > _MOST_SHOWN:
-        terminal.write_err(f"and {len(listed) - _MOST_SHOWN:,} more, which --json lists")
-    for note in notes:
-        readers = f" ({_READERS})" if note.path == "model" else ""
-        terminal.write_err(f"note, not compared by the API: {note}{readers}")
+    told = [f"{label}, {finding}" for label, finding in listed]
+    noted = [f"note, not compared by the API: {note}" for note in notes]
+    for lines in (told, noted):
+        for line in lines[:_MOST_SHOWN]:
+            terminal.write_err(line)
+        if len(lines) > _MOST_SHOWN:
+            terminal.write_err(f"and {len(lines) - _MOST_SHOWN:,} more, which --json lists")
+    if any(note.path == "model" for note in notes):
+        terminal.write_err(f"note on the model: {_READERS}")
     terminal.write_err(f"the next request: {advice}")
     return EXIT_REJECTED if changes else EXIT_DONE
 
@@ -1752,6 +1796,8 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
         if arguments and arguments[0] in COMMANDS:
             command, known = COMMANDS[arguments[0]]
             parser = Parser(terminal, arguments[0], command.__doc__, known)
+            if arguments.count("-") > 1 + (command is _cmd_extract):  # where -o may be standard output
+                parser.error("- stands there twice, but standard input can be read only once")
             return command(terminal, parser.parse_args(arguments[1:]))
         parser = Parser(
             terminal,
@@ -1759,6 +1805,7 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
             (__doc__ or "").partition("\n")[0],
             {"command": {"choices": COMMANDS, "metavar": "COMMAND", "help": "one of:"}},
         )
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
         listed = (f"  {name:10} {command.__doc__ or ''}" for name, (command, _) in COMMANDS.items())
         parser.epilog = "\n".join(listed)
         parser.parse_args(arguments)

@@ -1124,6 +1124,37 @@ class PairTest(unittest.TestCase):
         self.assertEqual(len(find_unmatched_results(assistant(*calls), [user(*results[:1])], 1)), 4_999)
 
 
+class UnmatchedBesideChangedTest(unittest.TestCase):
+    """A result that does not pair hides no other result that was changed."""
+
+    def label(self, *results):
+        original = {"messages": [user("a"), assistant(call("1"), call("2")), user(result("1"), result("2"))]}
+        restored = copy.deepcopy(original)
+        restored["messages"][2] = user(*results)
+        changes, _ = compare_sessions(restored, original)
+        return {label: [finding.path for finding in findings] for label, findings in changes.items()}
+
+    def test_compare_sessions_results_that_pair_are_compared_beside_one_that_does_not(self):
+        missing = {"unmatched tool result": ["messages[1].content[1].id"]}
+        changed = {**missing, "changed tool result": ["messages[2].content[0].content"]}
+        renamed = ["messages[1].content[1].id", "messages[2].content[1].tool_use_id"]
+        table = {
+            "one is gone": ([result("1")], missing),
+            "one is gone, the other was changed": ([result("1", "9")], changed),
+            "one has another id, the other was changed": (
+                [result("1", "9"), result("3")],
+                {"unmatched tool result": renamed, "changed tool result": ["messages[2].content[0].content"]},
+            ),
+            "one is there twice": (
+                [result("1"), result("2"), result("2", "9")],
+                {"unmatched tool result": ["messages[2].content[2].tool_use_id"]},
+            ),
+        }
+        for phrase, (results, expected) in table.items():
+            with self.subTest(phrase):
+                self.assertEqual(self.label(*results), expected)
+
+
 class ReplayCasesTest(unittest.TestCase):
     """Each pair in tests/cases/replay is named for what its restored record suffered."""
 

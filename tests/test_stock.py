@@ -47,7 +47,7 @@ SKUS = {
 }
 
 CSV_REFUSED = {
-    "an empty file": (b"", "line 1: observed the array []"),
+    "an empty file": (b"", "line 1: observed nothing, expected the columns"),
     "only a header": (b"sku,available,target\n", "the stock: observed 0 rows"),
     "no header": (b"A-1,2,5\n", 'line 1: observed the array ["A-1","2","5"]'),
     "a missing column": (b"sku,available\nA,1\n", "line 1: observed the array"),
@@ -57,17 +57,23 @@ CSV_REFUSED = {
     "semicolons": (b"sku;available;target\nA;1;2\n", "line 1: observed the array"),
     "a missing field": (b"sku,available,target\nA,1\n", "line 2: observed 2 fields, expected 3"),
     "an extra field": (b"sku,available,target\nA,1,2\nB,1,2,3\n", "line 3: observed 4 fields, expected 3"),
-    "an empty line": (b"sku,available,target\n\nA,1,2\n", "line 2: observed 0 fields, expected 3"),
+    "an empty line": (b"sku,available,target\n\nA,1,2\n", "line 2: observed a blank line, expected 3 fields"),
     "an open quote": (b'sku,available,target\n"A,1,2\n', "line 2: no CSV"),
     "text behind a quote": (b'sku,available,target\n"A"x,1,2\n', "line 2: no CSV"),
     "an empty SKU": (b"sku,available,target\nA,1,2\n,1,2\n", 'line 3, column sku: observed the string ""'),
     "a control character": (b"sku,available,target\nA\x07,1,2\n", "line 2, column sku: observed the string"),
-    "a newline in a SKU": (b'sku,available,target\n"A\nB",1,2\n', "line 3, column sku: observed the string"),
+    "a newline in a SKU": (b'sku,available,target\n"A\nB",1,2\n', "line 2, column sku: observed the string"),
+    "a quote that is never closed": (b'sku,available,target\nA,1,2\n"B,1,2\nC,1,2\n', "line 3: no CSV"),
+    "a row behind a quoted newline": (b'sku,available,target\n"A\nB",1,2\n', "line 2, column sku"),
     "a C1 control character": ("sku,available,target\nA\x85,1,2\n".encode(), "line 2, column sku"),
     "a repeated SKU": (b"sku,available,target\nA,1,2\nB,1,2\nA,1,2\n", "line 4, column sku: observed"),
     "a formula for a SKU": (b"sku,available,target\n=A1,1,2\n", "line 2, column sku: observed the string"),
-    "Latin-1": ("sku,available,target\nä,1,2\n".encode("latin-1"), "byte 21: not UTF-8"),
-    "UTF-16": ("sku,available,target\nA,1,2\n".encode("utf-16"), "byte 0: not UTF-8"),
+    "Latin-1": ("sku,available,target\nä,1,2\n".encode("latin-1"), "line 2 column 1: not UTF-8"),
+    "Latin-1 behind a byte-order mark": (
+        b"\xef\xbb\xbfsku,available,target\nA,1,2\nB\xe4,1,2\n",
+        "line 3 column 2: not UTF-8",
+    ),
+    "UTF-16": ("sku,available,target\nA,1,2\n".encode("utf-16"), "line 1 column 1: not UTF-8"),
 }
 QUANTITIES_REFUSED = {
     "an exponent": "1e3",

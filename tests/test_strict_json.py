@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 import tracemalloc
 import unittest
 from unittest import mock
@@ -494,7 +493,7 @@ class SizeTest(unittest.TestCase):
                     parse_json(data)
                 self.assertEqual(str(caught.exception), "byte 1000: longer than 1,000 bytes")
 
-    def test_parse_json_huge_object_with_one_key_twice_is_refused_fast(self):
+    def test_parse_json_huge_object_with_one_key_twice_is_refused(self):
         pairs = ",".join(f'"key-{number}":{number}' for number in range(100_000))
         texts = {
             "at the end": (f'{{{pairs},"key-99999":0}}', "$", "key-99999"),
@@ -504,13 +503,22 @@ class SizeTest(unittest.TestCase):
         }
         for phrase, (text, place, key) in texts.items():
             with self.subTest(phrase):
-                before = time.process_time()
                 with self.assertRaises(JsonError) as caught:
                     parse_json(text.encode())
-                self.assertLess(time.process_time() - before, 5)
                 error = caught.exception
                 self.assertEqual(error.place, place)
                 self.assertEqual(error.reason, f'the key the string "{key}" stands there twice')
+
+    def test_parse_json_cut_text_is_refused_in_time_that_grows_with_it_alone(self):
+        """Where it grew with the square of the text, these would take hours."""
+        texts = {
+            "a string of escaped quotes": b'["' + rb"\"" * 500_000,
+            "a reply that holds JSON text": b'{"content":"' + rb"{\"sku\":\"A\\n\"}," * 50_000,
+            "many strings": b'["a",' * 150 + b'"b",' * 200_000,
+        }
+        for phrase, data in texts.items():
+            with self.subTest(phrase), self.assertRaisesRegex(JsonError, "^line 1 column "):
+                parse_json(data)
 
     def test_parse_json_hostile_text_stays_within_memory(self):
         """Whatever a server sends, 200 MiB are enough for the 4 MiB of a reply that are read."""
@@ -523,6 +531,8 @@ class SizeTest(unittest.TestCase):
             "keys that stand there twice": (b"[", b'{"":0,"":0},', b"0]"),
             "a fault deep inside, before many numbers": (b"[" * 99 + b"NaN,", b"0,", b"0" + b"]" * 99),
             "too deep, before many numbers": (b"[" * 100 + b"[],", b"0,", b"0" + b"]" * 100),
+            "a string of escaped quotes that is cut": (b'["', rb"\"", b""),
+            "a long string before the fault": (b'[["', b"x", b'"] x'),
         }
         for phrase, (head, unit, tail) in texts.items():
             with self.subTest(phrase):
@@ -531,7 +541,7 @@ class SizeTest(unittest.TestCase):
                 try:
                     parse_json(data, 100)
                 except JsonError as error:
-                    self.assertRegex(error.place, r"^(\[0\]|line 1 column 101$)")
+                    self.assertRegex(error.place, r"^(\[0\]|line 1 column \d+$)")
                 finally:
                     peak = tracemalloc.get_traced_memory()[1]
                     tracemalloc.stop()
