@@ -771,6 +771,9 @@ class UsageTest(CommandTestCase):
                         self.assertIn(words, " ".join(ended.out.split()))
                     self.assertEqual(self.names(), [])
 
+    def test_extract_reads_standard_input_and_writes_standard_output(self):
+        self.assert_ended(support.checkpoint("extract", "-", "-o", "-", stdin=REPLY.encode()), 0, RESULT)
+
     def test_help_is_shown_before_anything_is_read(self):
         for arguments in (["validate", "missing.json", "--help"], ["prepare", "--out", "no", "-h"]):
             with self.subTest(arguments):
@@ -811,6 +814,12 @@ class UsageTest(CommandTestCase):
             "two files": (["validate", "result.json", "other.json"], "validate", "other.json"),
             "an option without its value": (["prepare", "--out"], "prepare", "--out"),
             "a switch with a value": (["validate", "--json=1", "result.json"], "validate", "--json"),
+            "standard input as result and stock": (["validate", "-", "--stock", "-"], "validate", "twice"),
+            "standard input as both records": (
+                ["replay", "--check-restored", "-", "--original", "-"],
+                "replay",
+                "twice",
+            ),
         }
         for phrase, (arguments, command, named) in lines.items():
             with self.subTest(phrase):

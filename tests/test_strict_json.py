@@ -6,6 +6,7 @@ import json
 import sys
 import tracemalloc
 import unittest
+from random import Random
 from unittest import mock
 
 import checkpoint_demo
@@ -393,6 +394,8 @@ class DigitsTest(unittest.TestCase):
                     error = caught.exception
                     self.assertEqual(error.place, "a[1]")
                     self.assertEqual(error.reason, "an integer of more than 4,300 digits")
+                    with self.assertRaises(JsonError, msg="among many objects"):
+                        parse_json(b"[%s%s9%s]" % (b"{}," * 100, sign, NINES))
 
     def test_parse_json_4300_digits_are_accepted(self):
         for limit in self.each_limit():
@@ -476,6 +479,59 @@ class DepthTest(unittest.TestCase):
         for phrase, (data, column) in texts.items():
             with self.subTest(phrase):
                 self.check(data, f"line 1 column {column}", 200)
+
+
+class TwoScansTest(unittest.TestCase):
+    """Whatever the quick scan returns, the careful one returns too."""
+
+    PIECES = (
+        *("{", "}", "[", "]", ",", ":", " ", "\n", '"', "\\", '"a":', '"b":', '"\\u0061":', '"a" :', '"":'),
+        *(
+            '"a"',
+            '":"',
+            '"\\":"',
+            '"\\\\":',
+            '"{"',
+            "1",
+            "-0",
+            "1.5",
+            "1e400",
+            "NaN",
+            "null",
+            "true",
+            "9" * 4_301,
+        ),
+    )
+
+    def build_value(self, random, depth=0):
+        """Return a text that is nearly always JSON, and whose keys are often equal."""
+        kind = random.randrange(3 if depth < 4 else 1)
+        values = [self.build_value(random, depth + 1) for _ in range(random.randrange(4) if kind else 0)]
+        if kind == 1:
+            return f"[{','.join(values)}]"
+        keys = ('"a":', '"b":', '"\\u0061" :', '":":', '"\\\\":', '"\\"":')
+        if kind == 2:
+            return f"{{{','.join(random.choice(keys) + value for value in values)}}}"
+        return random.choice(self.PIECES[15:])
+
+    def scan(self, text):
+        try:
+            return repr(parse_json(text, 4))
+        except JsonError as error:
+            return str(error)
+
+    def test_parse_json_both_scans_agree(self):
+        random, quick = Random(1), 0
+        for _ in range(5_000):
+            text = self.build_value(random)
+            if random.random() < 0.5:
+                at = random.randrange(len(text) + 1)
+                text = text[:at] + random.choice(self.PIECES) + text[at:]
+            value = self.scan(text)
+            quick += checkpoint_demo._scan_plain(text, 4) is not checkpoint_demo.MISSING
+            with mock.patch.object(checkpoint_demo, "_scan_plain", return_value=checkpoint_demo.MISSING):
+                self.assertEqual(self.scan(text), value, text)
+        self.assertGreater(quick, 300)
 
 
 class SizeTest(unittest.TestCase):
