@@ -412,8 +412,11 @@ class CheckpointSweepTest(unittest.TestCase):
                 )
             for index in range(len(value) + 1):
                 for added in (None, {}, "x"):
-                    change = lambda items, at=index, item=added: items.insert(at, item)  # noqa: E731
-                    self.check_array(f"{added!r} added at {index}", path, change)
+                    self.check_array(
+                        f"{added!r} added at {index}",
+                        path,
+                        lambda items, at=index, item=added: items.insert(at, item),
+                    )
             for index in range(len(value) - 1):
 
                 def exchange(items, at=index):

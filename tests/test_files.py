@@ -214,10 +214,9 @@ class ReadInputTest(support.FolderTestCase):
         reader, writer = os.pipe()
         self.addCleanup(os.close, writer)
         os.set_blocking(reader, False)
-        stream = open(reader, encoding="utf-8")  # noqa: SIM115 - closed by the cleanup
-        self.addCleanup(stream.close)
-        self.take(stream)
-        self.refuse("-")
+        with open(reader, encoding="utf-8") as stream:
+            self.take(stream)
+            self.refuse("-")
 
 
 class WriteNewFilesTest(support.FolderTestCase):
@@ -302,7 +301,10 @@ class WriteNewFilesTest(support.FolderTestCase):
             kinds["a link to a folder"] = lambda path: os.symlink("..", path)
             kinds["a link to itself"] = lambda path: os.symlink(os.path.basename(path), path)
             kinds["a named pipe"] = self.make_pipe
-        unseen = lambda: mock.patch("os.path.lexists", return_value=False)  # noqa: E731
+
+        def unseen():
+            return mock.patch("os.path.lexists", return_value=False)
+
         moments = {
             "seen at the start": (),
             "made after the look": (unseen,),

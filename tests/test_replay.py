@@ -194,12 +194,11 @@ def sort_keys(value):
     return [sort_keys(item) for item in value] if isinstance(value, list) else value
 
 
-NOTHING = lambda record: None  # noqa: E731
 CUT_RESULTS = MESSAGES[6]["content"]
 
 # What is done to the record, and what is found: [(label, path of its first finding)].
 CHANGES = {
-    "nothing": (NOTHING, []),
+    "nothing": (lambda record: None, []),
     # The prefix.
     "a system block changed": (put("system", 0, "text", to="You pay."), [(SYSTEM, "system[0].text")]),
     "system blocks exchanged": (exchange("system", 0), [(SYSTEM, "system[0].text")]),
