@@ -208,10 +208,10 @@ def render_path(parts: Iterable[str | int]) -> str:
     for part in parts:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", part):
-            path += f".{shorten(part)}"
-        else:
-            path += f"[{shorten(render_json(part))}]"
+        elif re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,71}", part):
+            path += f".{part}"
+        else:  # a long key is cut first: it may stand in front of many findings
+            path += f"[{render_json(shorten(part))}]"
     return path.lstrip(".") or "$"
 
 

@@ -119,7 +119,8 @@ PATHS = {
     "a key with digits beyond ASCII": (("a\u0661",), r'["a\u0661"]'),
     "a key with a lone surrogate": (("\ud83d",), r'["\ud83d"]'),
     "the key $": (("$",), '["$"]'),
-    "a long key": (("- " * 50, 0), f'["{"- " * 35}-... (102 characters)][0]'),
+    "a long key": (("- " * 50, 0), f'["{"- " * 36}... (100 characters)"][0]'),
+    "a long name": (("a" * 80, 0), f'["{"a" * 72}... (80 characters)"][0]'),
 }
 
 
