@@ -11,7 +11,7 @@ from checkpoint_demo import (
     build_checkpoint,
     canonical_json,
     digest_json,
-    find_differences,
+    list_differences,
     parse_json,
     render_path,
     verify_checkpoint,
@@ -255,7 +255,7 @@ class CheckpointTest(unittest.TestCase):
 
     def test_build_checkpoint_of_the_stock_is_the_one_of_the_specification(self):
         checkpoint = build_checkpoint(STOCK)
-        self.assertEqual(find_differences(checkpoint, CHECKPOINT), [])
+        self.assertEqual(list_differences(checkpoint, CHECKPOINT), [])
         self.assertEqual(tuple(checkpoint), FIELDS)
         self.assertEqual(tuple(checkpoint["completed"][0]), tuple(CHECKPOINT["completed"][0]))
 

@@ -771,6 +771,12 @@ class UsageTest(CommandTestCase):
                         self.assertIn(words, " ".join(ended.out.split()))
                     self.assertEqual(self.names(), [])
 
+    def test_a_dash_that_is_no_input_is_a_name(self):
+        stock = b"sku,available,target\nA,1,2\n"
+        self.assertEqual(support.checkpoint("prepare", "--out", "-", "--stock", "-", stdin=stock).code, 0)
+        self.assertIn("-", self.names())
+        self.assertEqual(support.checkpoint("request", "-", "--receiver", "-", stdin=b"x").code, 0)
+
     def test_extract_reads_standard_input_and_writes_standard_output(self):
         self.assert_ended(support.checkpoint("extract", "-", "-o", "-", stdin=REPLY.encode()), 0, RESULT)
 
@@ -815,6 +821,11 @@ class UsageTest(CommandTestCase):
             "an option without its value": (["prepare", "--out"], "prepare", "--out"),
             "a switch with a value": (["validate", "--json=1", "result.json"], "validate", "--json"),
             "standard input as result and stock": (["validate", "-", "--stock", "-"], "validate", "twice"),
+            "standard input as result and stock, written otherwise": (
+                ["validate", "--stock=-", "-"],
+                "validate",
+                "twice",
+            ),
             "standard input as both records": (
                 ["replay", "--check-restored", "-", "--original", "-"],
                 "replay",

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import unittest
 
-from checkpoint_demo import MISSING, find_differences, list_differences
+from checkpoint_demo import MISSING, list_differences
+from checkpoint_demo import find_differences as yield_differences
+
+
+def find_differences(*arguments):
+    """Return what the function under test yields."""
+    return list(yield_differences(*arguments))
+
 
 # The two values are the same: (observed, expected).
 EQUAL = {
@@ -20,6 +27,7 @@ EQUAL = {
 
 # The two values differ: (observed, expected, [(path parts, observed there, expected there)]).
 DIFFERENT = {
+    "minus zero and zero": ([-0.0], [0.0], [((0,), -0.0, 0.0)]),
     "an integer and a float": (1, 1.0, [((), 1, 1.0)]),
     "an integer and true": ([1], [True], [((0,), 1, True)]),
     "a float and true": ({"a": 1.0}, {"a": True}, [(("a",), 1.0, True)]),
@@ -168,9 +176,9 @@ class DifferencesTest(unittest.TestCase):
         self.assertEqual(len(findings), 10_001)
         self.assertEqual(
             str(findings[-1]),
-            "rows[9999][0]: there are 10,000 findings up to here, and nothing was looked at behind it",
+            "rows[10000][0]: not looked at, nor what is behind it: 10,000 findings come first",
         )
-        self.assertEqual(len(list_differences(observed[:9_999], expected[:9_999])), 9_999)
+        self.assertEqual(len(list_differences(observed[:10_000], expected[:10_000])), 10_000)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from checkpoint_demo import (
     JsonError,
     build_checkpoint,
     build_receiver_request,
-    find_differences,
+    list_differences,
     parse_json,
     render_handoff,
 )
@@ -50,7 +50,7 @@ class HandoffTest(unittest.TestCase):
         handoff = render_handoff(checkpoint)
         self.assertTrue(handoff.startswith(PROMPT))
         carried = parse_json(handoff[len(PROMPT) :].encode())
-        self.assertEqual(find_differences(carried, checkpoint), [])
+        self.assertEqual(list_differences(carried, checkpoint), [])
 
     def test_render_handoff_checkpoint_is_one_line(self):
         handoff = render_handoff(build_checkpoint([{"sku": "a\nb\r", "available": 1, "target": 2}]))
@@ -74,7 +74,7 @@ class HandoffTest(unittest.TestCase):
             "messages": [{"role": "user", "content": f"{PROMPT}{CANONICAL}\n"}],
         }
         request = build_receiver_request(render_handoff(build_checkpoint(STOCK)))
-        self.assertEqual(find_differences(request, expected), [])
+        self.assertEqual(list_differences(request, expected), [])
 
     def test_build_receiver_request_own_model_and_limit_are_used(self):
         request = build_receiver_request("a \u2028\n", "local/model", 7)

@@ -352,7 +352,14 @@ CHANGES = {
     ),
     "the turn and all behind it gone": (
         drop("messages", slice(5, 9)),
-        [(TURN, "messages[5]"), (RESULT, "messages[5]"), (LATER, "messages[6]")],
+        [(TURN, "messages[5]"), (RESULT, "messages[6]"), (LATER, "messages[7]")],
+    ),
+    "the turn over two messages": (
+        all_of(
+            insert("messages", 6, new=[assistant(*MESSAGES[5]["content"][2:])]),
+            drop(*THE_TURN, slice(2, 4)),
+        ),
+        [(TURN, "messages[5].content[2]")],
     ),
     "the turn doubled": (insert("messages", 5, new=[MESSAGES[5]]), [(PREFIX, "messages[5]")]),
     # The results.
@@ -387,30 +394,38 @@ CHANGES = {
     ),
     "a result that became text": (
         put(*THE_RESULTS, 0, to=text("47.50 EUR")),
-        [(UNMATCHED, "messages[5].content[2].id")],
+        [(UNMATCHED, "messages[5].content[2].id"), (RESULT, "messages[6].content[0].text")],
     ),
     "text in front of the results": (
         insert(*THE_RESULTS, 0, new=[text("Here.")]),
-        [(UNMATCHED, "messages[6].content[1].tool_use_id")],
+        [(UNMATCHED, "messages[6].content[1].tool_use_id"), (RESULT, "messages[6].content[0].text")],
     ),
     "text between the results": (
         insert(*THE_RESULTS, 1, new=[text("And.")]),
-        [(UNMATCHED, "messages[6].content[2].tool_use_id")],
+        [(UNMATCHED, "messages[6].content[2].tool_use_id"), (RESULT, "messages[6].content[1].text")],
     ),
     "the results as text": (
         put("messages", 6, "content", to="47.50 EUR"),
-        [(UNMATCHED, "messages[5].content[2].id")],
+        [(UNMATCHED, "messages[5].content[2].id"), (RESULT, "messages[6].content")],
     ),
     "the results over two messages": (
         all_of(
             insert("messages", 7, new=[{"role": "user", "content": MESSAGES[6]["content"][1:]}]),
             drop(*THE_RESULTS, slice(1, 3)),
         ),
-        [(UNMATCHED, "messages[7].content[0].tool_use_id"), (LATER, "messages[7].role")],
+        [
+            (UNMATCHED, "messages[7].content[0].tool_use_id"),
+            (RESULT, "messages[6].content[2]"),
+            (LATER, "messages[7].role"),
+        ],
     ),
     "the results' message gone": (
         drop("messages", 6),
-        [(UNMATCHED, "messages[5].content[2].id"), (LATER, "messages[7].role")],
+        [
+            (UNMATCHED, "messages[5].content[2].id"),
+            (RESULT, "messages[6].role"),
+            (LATER, "messages[7].role"),
+        ],
     ),
     "the record cut behind the turn": (
         drop("messages", slice(6, 9)),
@@ -418,11 +433,19 @@ CHANGES = {
     ),
     "an exchange between call and results": (
         insert("messages", 6, new=[user("Wait."), assistant("Yes.")]),
-        [(UNMATCHED, "messages[8].content[0].tool_use_id"), (LATER, "messages[7].content")],
+        [
+            (UNMATCHED, "messages[8].content[0].tool_use_id"),
+            (RESULT, "messages[6].content"),
+            (LATER, "messages[7].content"),
+        ],
     ),
     "the results behind the answer": (
         exchange("messages", 6),
-        [(UNMATCHED, "messages[7].content[0].tool_use_id"), (LATER, "messages[7].role")],
+        [
+            (UNMATCHED, "messages[7].content[0].tool_use_id"),
+            (RESULT, "messages[6].role"),
+            (LATER, "messages[7].role"),
+        ],
     ),
     "a result's content changed": (
         put(*THE_RESULTS, 0, "content", to="47.5 EUR"),
@@ -1083,7 +1106,8 @@ class OddRecordTest(unittest.TestCase):
         record = parse_json(json.dumps({"messages": [user(block)]}).encode())
         other = parse_json(json.dumps({"messages": [user(block)]}).replace('"a"', '"b"').encode())
         self.assertEqual(compare_sessions(record, copy.deepcopy(record)), ({}, []))
-        path = f"messages[0]{'.content[0]' * 98}.text"
+        path = render_path(["messages", 0, *["content", 0] * 98, "text"])
+        self.assertLess(len(path), 1_000)
         self.assertEqual(summarise(compare_sessions(record, other)[0]), [(PREFIX, path)])
 
     def test_compare_sessions_many_changes_are_all_found(self):
@@ -1097,7 +1121,7 @@ class PairTest(unittest.TestCase):
     def test_find_unmatched_results_each_pair_is_judged(self):
         for phrase, (content, behind, expected) in PAIRS.items():
             with self.subTest(phrase):
-                findings = find_unmatched_results({"role": "assistant", "content": content}, behind, 3)
+                findings = find_unmatched_results([{"role": "assistant", "content": content}], behind, 3)
                 self.assertEqual([str(finding) for finding in findings], expected)
 
     def test_find_unmatched_results_turn_that_is_none_has_no_calls(self):
@@ -1112,15 +1136,15 @@ class PairTest(unittest.TestCase):
             object(),
         ):
             with self.subTest(turn=turn):
-                self.assertEqual(find_unmatched_results(turn, [user("a"), None, 3, {}], 1), [])
-                findings = find_unmatched_results(turn, [user(result("a"))], 1)
+                self.assertEqual(find_unmatched_results([turn], [user("a"), None, 3, {}], 1), [])
+                findings = find_unmatched_results([turn], [user(result("a"))], 1)
                 self.assertEqual([one.path for one in findings], ["messages[1].content[0].tool_use_id"])
 
     def test_find_unmatched_results_many_calls_are_paired(self):
         calls = [call(f"toolu_{number}") for number in range(5_000)]
         results = [result(f"toolu_{number}") for number in reversed(range(5_000))]
-        self.assertEqual(find_unmatched_results(assistant(*calls), [user(*results)], 1), [])
-        self.assertEqual(len(find_unmatched_results(assistant(*calls), [user(*results[:1])], 1)), 4_999)
+        self.assertEqual(find_unmatched_results([assistant(*calls)], [user(*results)], 1), [])
+        self.assertEqual(len(find_unmatched_results([assistant(*calls)], [user(*results[:1])], 1)), 4_999)
 
 
 class UnmatchedBesideChangedTest(unittest.TestCase):
@@ -1152,6 +1176,42 @@ class UnmatchedBesideChangedTest(unittest.TestCase):
         for phrase, (results, expected) in table.items():
             with self.subTest(phrase):
                 self.assertEqual(self.label(*results), expected)
+
+
+class HiddenChangeTest(unittest.TestCase):
+    """Nothing stands in front of a change so that it is not seen."""
+
+    def test_compare_sessions_marks_without_end_hide_no_change(self):
+        def record(mark, words):
+            blocks = [{**text("a"), "cache_control": [mark] * 100}] * 110
+            return {"messages": [user(*blocks, text(words)), assistant("ok")]}
+
+        changes, notes = compare_sessions(record(1, "pay nothing"), record(0, "pay all"))
+        self.assertEqual(summarise(changes), [(PREFIX, "messages[0].content[110].text")])
+        self.assertEqual(len(notes), 10_000)
+
+    def test_compare_sessions_fields_that_are_shown_alike_are_two(self):
+        original = {"messages": [], "\x1b": "paid: no", "\\x1b": 0}
+        restored = {"messages": [], "\\x1b": 0, "\x1b": "paid: no"}
+        self.assertEqual(compare_sessions(restored, original), ({}, []))
+        restored["\x1b"] = "paid: yes"
+        self.assertEqual(list(compare_sessions(restored, original)[0]), ["changed field: \\x1b"])
+
+    def test_compare_sessions_words_beside_an_unmatched_result_are_compared(self):
+        results = [result("1"), result("9"), text("do not pay")]
+        original = {"messages": [user("a"), assistant(call("1")), user(*results)]}
+        restored = changed(put("messages", 2, "content", 2, "text", to="pay"), original)
+        unmatched = ("unmatched tool result", "messages[2].content[1].tool_use_id")
+        self.assertEqual(
+            summarise(compare_sessions(restored, original)[0]),
+            [unmatched, (RESULT, "messages[2].content[2].text")],
+        )
+        self.assertEqual(summarise(compare_sessions(original, original)[0]), [unmatched])
+
+    def test_compare_sessions_message_in_the_place_of_results_is_compared(self):
+        original = {"messages": [user("a"), assistant(call("1")), user("x")]}
+        restored = changed(put("messages", 2, "content", to="y"), original)
+        self.assertEqual(list(compare_sessions(restored, original)[0]), [UNMATCHED, RESULT])
 
 
 class ReplayCasesTest(unittest.TestCase):

@@ -365,6 +365,19 @@ class ResultTest(unittest.TestCase):
             row["shortage"] += 1
         self.assertEqual(len(validate_result(result, source)), 5_000)
 
+    def test_validate_result_says_where_it_ended_and_nothing_of_what_it_did_not_look_at(self):
+        rows = [{"sku": f"S{number}", "available": 0, "target": 1} for number in range(12_000)]
+        result = build_result(rows)
+        for row in result["rows"][:10_001]:
+            row["shortage"] = 2
+        findings = validate_result(result, rows)
+        self.assertEqual(len(findings), 10_001)
+        self.assertEqual(
+            str(findings[-1]),
+            "rows[10000].shortage: not looked at, nor what is behind it: 10,000 findings come first",
+        )
+        self.assertEqual(len(validate_result({"rows": []}, rows)), 10_001)
+
     def test_validate_result_inputs_are_left_as_they_are(self):
         result, source = rows((0, {"shortage": 9, "note": 1}), summary=1), copy.deepcopy(STOCK)
         before = copy.deepcopy(result)

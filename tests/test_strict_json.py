@@ -457,6 +457,11 @@ class DepthTest(unittest.TestCase):
                 self.check(data, f"line 1 column {column}", 200)
         self.check(b"[\n" * 201 + b"]" * 201, "line 201 column 1", 200)
 
+    def test_parse_json_fault_in_front_of_deep_text_is_named(self):
+        data = b'{"rows": oops' + b"[" * 201
+        with self.assertRaisesRegex(JsonError, '^line 1 column 10: no JSON: expecting value at "oops'):
+            parse_json(data)
+
     def test_parse_json_own_depth_limit_is_kept(self):
         self.assertEqual(parse_json(b"[" * 100 + b"]" * 100, 100), json.loads("[" * 100 + "]" * 100))
         self.check(b"[" * 101 + b"]" * 101, "line 1 column 101", 100, 100)

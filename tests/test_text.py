@@ -120,6 +120,10 @@ PATHS = {
     "a key with a lone surrogate": (("\ud83d",), r'["\ud83d"]'),
     "the key $": (("$",), '["$"]'),
     "a long key": (("- " * 50, 0), f'["{"- " * 36}... (100 characters)"][0]'),
+    "many long names": (
+        ("a" * 72,) * 20,
+        f"{'.'.join(['a' * 72] * 20)[:479]}...{'a' * 42}{('.' + 'a' * 72) * 6}",
+    ),
     "a long name": (("a" * 80, 0), f'["{"a" * 72}... (80 characters)"][0]'),
 }
 
