@@ -18,8 +18,8 @@ bug in this program; 130 interrupted with nothing in flight.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
-import hashlib
 import os
 import re
 import stat
@@ -39,6 +39,7 @@ from checkpoint_demo import (
     Terminal,
     UnreadableError,
     UsageError,
+    count,
     describe,
     digest_bytes,
     digest_json,
@@ -53,7 +54,11 @@ from checkpoint_demo import (
 TYPE_CHECKING = False  # a type checker takes it for true; importing typing costs every start
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, Protocol
+    from typing import Any
+
+    Json = dict[str, Any]  # an object as it was parsed: a message, a request, a record, a row
+    Rows = list[Json]
+    Records = list[Json]
 
 EXIT_FAILED = 4
 EXIT_UNCLEAR = 5
@@ -61,9 +66,16 @@ EXIT_UNCLEAR = 5
 ENDPOINT = "https://api.ofox.ai/anthropic/v1/messages"
 SENDER_MODEL = "anthropic/claude-fable-5.2"
 KEY_ENVIRONMENT = "OFOX_API_KEY"
-API_VERSION = "2023-06-01"
+LEDGER = "ledger.jsonl"
+REPORT = "report.html"
+SUMS = "SHA256SUMS"
+HEADERS = {
+    "anthropic-version": "2023-06-01",
+    "content-type": "application/json",
+    "accept-encoding": "identity",
+    "user-agent": "run_handoff.py",
+}
 TIMEOUT_SECONDS = 180
-_MOST_SECONDS = 86_400
 REPLY_LIMIT_BYTES = 4 * 2**20
 REPLY_LIMIT_ITEMS = 100_000  # a parsed item takes up to 250 bytes of memory, its text as few as 2
 
@@ -71,7 +83,7 @@ REPLY_LIMIT_ITEMS = 100_000  # a parsed item takes up to 250 bytes of memory, it
 
 
 class RunEnded(Exception):
-    """A run goes no further; its arguments are the state that closes it, why, and the exit code."""
+    """A run goes no further; its arguments are the exit code that it ends with, and why."""
 
 
 class EvidenceError(Exception):
@@ -83,11 +95,11 @@ class EvidenceError(Exception):
 
 
 class EvidenceEnds(Exception):
-    """The records end before the run was closed: it was killed, or could not write any more."""
+    """The records end before the run was closed (it was killed, say), or go another way than any run."""
 
 
 class EvidenceBroken(Exception):
-    """The evidence is not what any run leaves; what follows in it cannot be judged."""
+    """The evidence is not what any run leaves; its arguments are the place and the message."""
 
 
 _NEW_RUN = "start a new run in a new folder, see --out"
@@ -95,20 +107,21 @@ _NEW_RUN = "start a new run in a new folder, see --out"
 _ENDS = {
     "rejected": (
         "only an answer that was proved right is accepted",
-        f"see all of it with checkpoint_demo.py extract 3-response.json; {_NEW_RUN}",
+        f"read what was answered in the run's {REPORT}, then {_NEW_RUN}",
     ),
     "broken": (
         "evidence is only worth something as a whole",
-        "keep the folder as it is, and take every request in it for unclear: look it up at the provider",
+        "keep the folder as it is; unless --stock named another stock than the run's, take every request"
+        " in it for unclear, and look it up at the provider",
     ),
     "failed": (
         "a run that cannot go on is ended, and nothing is sent again",
-        "mend the cause (401, 403: the key; 404: endpoint or model; 429: wait; cut off: --max-tokens), then"
-        f" {_NEW_RUN}",
+        "mend the cause, where there is one (401, 403: the key; 404: endpoint or model; 429: wait; cut off:"
+        f" --max-tokens), then {_NEW_RUN}",
     ),
     "unclear": (
         "a request that may have been processed may have been billed",
-        f"look it up at the provider by time and request id (--inspect shows both); only then {_NEW_RUN}",
+        f"look it up at the provider by its time and its request id; only then {_NEW_RUN}",
     ),
     "interrupted": ("Ctrl-C was pressed", _NEW_RUN),
 }
@@ -124,7 +137,7 @@ _WORDS = {
 class RunError(HandoffError):
     """A run has no accepted answer, or its evidence does not hold; what there is of it is kept."""
 
-    def __init__(self, exit_code: int, folder: str, end: str, verdict: str | None = None) -> None:
+    def __init__(self, exit_code: int, folder: str, end: str, verdict: str = "") -> None:
         self.exit_code = exit_code
         self.verdict = verdict or _WORDS[exit_code]
         super().__init__(f"the run in {show(folder)}: {show(end)}", *_ENDS[self.verdict])
@@ -133,43 +146,40 @@ class RunError(HandoffError):
 # --- Tokens and money: whole micro-dollars -----------------------------------
 
 # The list price in dollars a million tokens, which is micro-dollars a token: (input, output).
-_PRICES = {"fable-5.2": (8, 40), "fable-5.1": (10, 50), "opus-5.5": (4, 20)}
 PRICES_MICRO_USD = {
-    model: price
-    for name, price in _PRICES.items()
-    for model in (f"anthropic/claude-{name}", f"claude-{name.replace('.', '-')}")
+    "anthropic/claude-fable-5.2": (8, 40),
+    "anthropic/claude-fable-5.1": (10, 50),
+    "anthropic/claude-opus-5.5": (4, 20),
+    "claude-fable-5-2": (8, 40),
+    "claude-fable-5-1": (10, 50),
+    "claude-opus-5-5": (4, 20),
 }
 _TOKEN_FIELDS = ("input_tokens", "output_tokens")
 _CACHE_FIELDS = ("cache_creation_input_tokens", "cache_read_input_tokens")
 _MOST_TOKENS = 10**9
-_MOST_CHARACTERS = 4_096  # of a text in the ledger that only the run could know
 
 
-def read_usage(message: dict[str, Any]) -> dict[str, int]:
+def read_usage(message: Json) -> dict[str, int]:
     """Return the token counts of a reply that are plain integers; anything else is left out. Pure."""
     usage = message.get("usage")
     counts = (
-        {field: usage.get(field) for field in (*_TOKEN_FIELDS, *_CACHE_FIELDS)}
-        if isinstance(usage, dict)
-        else {}
+        {field: usage.get(field) for field in _TOKEN_FIELDS + _CACHE_FIELDS} if type(usage) is dict else {}
     )
     return {field: n for field, n in counts.items() if type(n) is int and 0 <= n <= _MOST_TOKENS}
 
 
-def compute_cost(model: str, message: dict[str, Any]) -> int | None:
+def compute_cost(model: str, message: Json) -> int | None:
     """Return what a reply costs in micro-dollars at list price, or None where that is unknown.
 
     Unknown: a model without a price, missing or odd token counts, and any cache tokens, which have
     prices of their own. It is computed from usage and is no invoice. Pure.
     """
-    usage, counts = message.get("usage"), read_usage(message)
-    if model not in PRICES_MICRO_USD or not set(_TOKEN_FIELDS) <= set(counts) or not isinstance(usage, dict):
+    price, usage, counts = PRICES_MICRO_USD.get(model), message.get("usage"), read_usage(message)
+    if price is None or usage is None or not counts.keys() >= set(_TOKEN_FIELDS):
         return None
-    cached = [usage.get(field) for field in _CACHE_FIELDS]
-    if any(tokens is not None and (type(tokens) is not int or tokens) for tokens in cached):
+    if any(counts.get(field) != 0 for field in _CACHE_FIELDS if usage.get(field) is not None):
         return None
-    input_price, output_price = PRICES_MICRO_USD[model]
-    return counts["input_tokens"] * input_price + counts["output_tokens"] * output_price
+    return counts["input_tokens"] * price[0] + counts["output_tokens"] * price[1]
 
 
 def render_usd(micro_usd: int | None) -> str:
@@ -182,11 +192,15 @@ def parse_usd(text: str) -> int | None:
     return None if text == "unknown" else int(text.replace(".", ""))
 
 
-def sum_costs(records: list[dict[str, Any]]) -> int | None:
+def add_costs(costs: Sequence[int | None]) -> int | None:
+    """Return costs together; None if one of them is unknown. Pure."""
+    return None if None in costs else sum(cost or 0 for cost in costs)
+
+
+def sum_costs(records: Records) -> int | None:
     """Return what the requests in a ledger cost together in micro-dollars; None if one is unknown. Pure."""
     costs = [parse_usd(record["cost_usd"]) for record in records if "cost_usd" in record]
-    known = [cost for cost in costs if cost is not None]
-    return None if is_unclear(records) or len(known) < len(costs) else sum(known)
+    return None if is_unclear(records) else add_costs(costs)
 
 
 def compute_cost_per_accepted(costs: list[int | None], accepted: int) -> tuple[int, int] | None:
@@ -195,8 +209,8 @@ def compute_cost_per_accepted(costs: list[int | None], accepted: int) -> tuple[i
     `costs` are those of all attempts in micro-dollars, the failed ones too. None where one is
     unknown, or nothing was accepted. Exact: sum(costs) == accepted * whole + rest. Pure.
     """
-    known = [cost for cost in costs if cost is not None]
-    return divmod(sum(known), accepted) if accepted and len(known) == len(costs) else None
+    total = add_costs(costs)
+    return None if total is None or not accepted else divmod(total, accepted)
 
 
 # --- The three requests ------------------------------------------------------
@@ -206,19 +220,30 @@ READ_STOCK = demo.OPERATION_ID
 
 
 class Step:
-    """One of the three requests: its number and operation, who is asked, and what the reply must be."""
+    """One of the three requests: its operation and files, who is asked, and what the reply must be."""
 
     def __init__(
         self, number: int, operation_id: str, asks: str, stop_reason: str, tool: str | None = None
     ) -> None:
-        self.number, self.operation_id, self.asks = number, operation_id, asks
-        self.stop_reason, self.tool = stop_reason, tool
+        self.operation_id, self.asks, self.stop_reason, self.tool = operation_id, asks, stop_reason, tool
+        self.request_file, self.response_file = f"{number}-request.json", f"{number}-response.json"
 
 
 TOOL_REQUEST = Step(1, "sender-tool-request", "sender", "tool_use", demo.OPERATION)
 TOOL_RESULT = Step(2, "sender-tool-result", "sender", "end_turn")
 HANDOFF = Step(3, "receiver-handoff", "receiver", "end_turn")
 STEPS = (TOOL_REQUEST, TOOL_RESULT, HANDOFF)
+
+
+class Plan:
+    """What a run is asked for: `rows` is its stock, `facts` what the ledger's first record says.
+
+    The facts are those of PLAN_FACTS; the digest of the rows is added where it is not among them.
+    """
+
+    def __init__(self, rows: Rows, facts: Json) -> None:
+        self.rows = rows
+        self.facts = {**facts, "source_sha256": facts.get("source_sha256") or digest_json(rows)}
 
 
 PLAN_FACTS = {
@@ -228,27 +253,15 @@ PLAN_FACTS = {
     "max_tokens": int,
     "timeout_seconds": int,
     "rehearsal": bool,
+    "source_sha256": str,
 }
 
 
-class Plan:
-    """What a run is asked for: `rows` is its stock, `facts` what the ledger's first record says.
-
-    The facts are those of PLAN_FACTS and the digest of the rows.
-    """
-
-    def __init__(self, rows: list[dict[str, Any]], facts: dict[str, Any]) -> None:
-        self.rows = rows
-        self.facts = {**facts, "source_sha256": facts.get("source_sha256") or digest_json(rows)}
-        self.models: dict[str, str] = {asks: facts[asks] for asks in ("sender", "receiver")}
-        self.max_tokens: int = facts["max_tokens"]
-
-
-def build_tool_request(plan: Plan) -> dict[str, Any]:
+def build_tool_request(plan: Plan) -> Json:
     """Return the body of request 1: the sender may read the stock with its only tool. Pure."""
     return {
-        "model": plan.models["sender"],
-        "max_tokens": plan.max_tokens,
+        "model": plan.facts["sender"],
+        "max_tokens": plan.facts["max_tokens"],
         "output_config": {"effort": "low"},
         "system": "You prepare a stock report. Read the stock with the tool. Do not place orders.",
         "tools": [
@@ -263,25 +276,17 @@ def build_tool_request(plan: Plan) -> dict[str, Any]:
     }
 
 
-def build_result_request(
-    first: dict[str, Any], message: dict[str, Any], rows: list[dict[str, Any]]
-) -> dict[str, Any]:
+def build_result_request(first: Json, message: Json, rows: Rows) -> Json:
     """Return the body of request 2: request 1's session, its reply as it came, the tool's result. Pure."""
     turn = {"role": "assistant", "content": message["content"]}
-    results = {"role": "user", "content": [build_tool_result(message, rows)]}
-    return {**first, "messages": [*first["messages"], turn, results]}
+    return {**first, "messages": [*first["messages"], turn, build_tool_result(message, rows)]}
 
 
-def build_tool_result(message: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the tool_result block for a message's tool call: the stock rows as canonical JSON. Pure."""
+def build_tool_result(message: Json, rows: Rows) -> Json:
+    """Return the message with the result of the call in a message that fits step 1: the stock. Pure."""
+    (call_id,) = (block["id"] for block in message["content"] if block["type"] == "tool_use")
     content = demo.canonical_json(rows).decode()
-    return {"type": "tool_result", "tool_use_id": find_tool_call_id(message), "content": content}
-
-
-def find_tool_call_id(message: dict[str, Any]) -> str:
-    """Return the id of the tool call in a message that fits step 1. Pure."""
-    call_id: str = next(block["id"] for block in message["content"] if block["type"] == "tool_use")
-    return call_id
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": content}]}
 
 
 def encode_json(value: Any) -> bytes:
@@ -289,40 +294,38 @@ def encode_json(value: Any) -> bytes:
     return render_json(value).encode()
 
 
-def find_session_changes(
-    first: dict[str, Any], reply: dict[str, Any], rows: list[dict[str, Any]], data: bytes
-) -> list[Finding]:
-    """Return what keeps the bytes of request 2 from going on with the session of request 1.
+def find_session_changes(request: Json, first: Json, content: list[Json], results: Json) -> list[Finding]:
+    """Return what keeps a request from going on with a session.
 
-    The session replay check, with request 1, its reply and the tool's result as the original. Pure.
+    The session replay check; the original is the session's first request, the content that answered
+    it, and the message with the tool's result. Pure.
     """
-    original = {**first, "messages": list(first["messages"])}
-    original["messages"].append({"role": "assistant", "content": reply["content"]})
-    original["messages"].append({"role": "user", "content": [build_tool_result(reply, rows)]})
-    changes, _ = demo.compare_sessions(parse_json(data), original)
-    return [
-        Finding(f"{label}, {finding.path}", finding.message)
-        for label in changes
-        for finding in changes[label]
-    ]
+    turn = {"role": "assistant", "content": content}
+    changes, _ = demo.compare_sessions(request, {**first, "messages": [*first["messages"], turn, results]})
+    return [Finding(f"{label}, {one.path}", one.message) for label in changes for one in changes[label]]
 
 
-ANSWER_BYTES, ANSWER_TOKENS = 3, 2  # at least 1.5 bytes a token; the recorded answer had 107 in 67
-
-
-def estimate_answer_tokens(rows: list[dict[str, Any]]) -> int:
+def estimate_answer_tokens(rows: Rows) -> int:
     """Return how many tokens the right answer for stock rows takes, estimated high: 2 for 3 bytes. Pure."""
-    return -(-len(encode_json(demo.build_result(rows))) * ANSWER_TOKENS // ANSWER_BYTES)
+    return -(-len(encode_json(demo.build_result(rows))) * 2 // 3)  # the recorded answer: 107 bytes, 67 tokens
 
 
 def explain_misfit(plan: Plan) -> str:
     """Return why a reply's token limit cannot hold the right answer, "" if it can. Pure."""
-    tokens = estimate_answer_tokens(plan.rows)
-    if tokens <= plan.max_tokens:
-        return ""
-    return (
-        f"{len(plan.rows):,} rows need an answer of about {tokens:,} tokens, the limit is {plan.max_tokens:,}"
-    )
+    tokens, limit = estimate_answer_tokens(plan.rows), plan.facts["max_tokens"]
+    need = f"{count(plan.rows, 'row')}: the answer takes about {tokens:,} tokens, the limit is {limit:,}"
+    return need if tokens > limit else ""
+
+
+def explain_oversize(rows: Rows) -> str:
+    """Return why the right answer for stock rows is larger than any reply that is read, or "". Pure."""
+    answer = encode_json(demo.build_result(rows))
+    reply = encode_json(answer.decode())  # in a reply it stands as a string
+    sizes = {"bytes": (len(reply), REPLY_LIMIT_BYTES), "items": (count_items(reply), REPLY_LIMIT_ITEMS)}
+    for unit, (size, limit) in sizes.items():
+        if size > limit - 4_096:  # for what else stands in a reply
+            return f"{count(rows, 'row')}: the answer takes {size:,} {unit}, a reply is read up to {limit:,}"
+    return ""
 
 
 def estimate_ceiling(plan: Plan) -> int | None:
@@ -331,16 +334,13 @@ def estimate_ceiling(plan: Plan) -> int | None:
     A token is at least one byte of the request, a reply has at most max_tokens, and 1,000 tokens a
     request allow for what the API adds. A ceiling for planning, no guarantee. Pure.
     """
+    limit = plan.facts["max_tokens"]
     first = len(encode_json(build_tool_request(plan)))
-    second = first + plan.max_tokens + len(demo.canonical_json(plan.rows))
+    second = first + limit + len(demo.canonical_json(plan.rows))
     third = len(demo.render_handoff(demo.build_checkpoint(plan.rows)))
-    total = 0
-    for step, tokens in zip(STEPS, (first, second, third)):
-        if plan.models[step.asks] not in PRICES_MICRO_USD:
-            return None
-        input_price, output_price = PRICES_MICRO_USD[plan.models[step.asks]]
-        total += (tokens + 1_000) * input_price + plan.max_tokens * output_price
-    return total
+    sizes = zip(STEPS, (first, second, third))
+    usages = [(step.asks, {"input_tokens": size + 1_000, "output_tokens": limit}) for step, size in sizes]
+    return add_costs([compute_cost(plan.facts[asks], {"usage": usage}) for asks, usage in usages])
 
 
 # --- What became of a request ------------------------------------------------
@@ -352,14 +352,13 @@ FAILED = "failed"
 UNCLEAR = "unclear"
 
 _REDIRECTS = (301, 302, 303, 307, 308)
-
-
+_REFUSALS = {*range(400, 500)} - {408}
 OUTCOME_FACTS = {
-    "opened": bool,  # the connection was open, so that the request may have arrived (ordinary: true)
+    "opened": bool,  # the connection was open, so that the request may have arrived
     "http_status": int,
     "request_id": str,
     "content_encoding": str,  # what the body was decoded from
-    "key_removed": bool,  # ordinary: false
+    "key_removed": bool,
     "elapsed_milliseconds": int,
     "trouble": str,  # what broke
 }
@@ -400,25 +399,30 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
     reply, fault = _parse_reply(outcome.body or b"")
     error = demo.describe_api_error(reply)
     said = f" ({error})" if error else ""
+    about = "no reply" if status is None else f"HTTP {status}"
     if status in _REDIRECTS:
-        return FAILED, f"HTTP {status}: a redirect, which is not followed", None
-    if status is not None and 400 <= status < 500 and status != 408:
-        return FAILED, f"HTTP {status}: the request was refused{said}", None
+        return FAILED, f"{about}: a redirect, which is not followed", None
+    if status in _REFUSALS:
+        return FAILED, f"{about}: the request was refused{said}", None
     if status == 529 and said and not trouble:
-        return FAILED, f"HTTP 529: the request was not started{said}", None
+        return FAILED, f"{about}: the request was not started{said}", None
     # 3. A whole message came back.
     if status == 200 and not trouble:
         if not fault:
             return CONFIRMED, "", reply
-        return UNCLEAR, f"HTTP 200 without a whole message: {fault}", None
+        return UNCLEAR, f"{about} without a whole message: {fault}", None
     # 4. It may have been processed.
-    about = "no reply" if status is None else f"HTTP {status}"
     return UNCLEAR, f"{about}: {trouble or 'the request may have been processed'}{said}", None
+
+
+def count_items(body: bytes) -> int:
+    """Return how many values a JSON text holds at most, before it is parsed. Pure."""
+    return sum(map(body.count, (b"{", b"[", b",")))
 
 
 def _parse_reply(body: bytes) -> tuple[Any, str]:
     """Return a reply's value, and why it is no whole message ("" if it is one)."""
-    if sum(body.count(mark) for mark in (b"{", b"[", b",")) > REPLY_LIMIT_ITEMS:
+    if count_items(body) > REPLY_LIMIT_ITEMS:
         return None, f"more than {REPLY_LIMIT_ITEMS:,} items, which no model's answer has"
     try:
         reply = parse_json(body, demo.REPLY_DEPTH_LIMIT)
@@ -436,7 +440,7 @@ def _explain_json_error(error: JsonError, text: bytes) -> str:
     return f"no JSON; it begins with {describe(begin)}" if text else "no JSON; it is empty"
 
 
-def find_misfits(step: Step, message: dict[str, Any], key_removed: bool) -> list[Finding]:
+def find_misfits(step: Step, message: Json, key_removed: bool) -> list[Finding]:
     """Return why a confirmed message cannot be used in its step. Pure."""
     misfits = demo.find_reply_faults(message, step.stop_reason, step.tool)
     if step is TOOL_REQUEST and key_removed and KEY_MARK in render_json(message["content"]):
@@ -444,32 +448,21 @@ def find_misfits(step: Step, message: dict[str, Any], key_removed: bool) -> list
     return misfits
 
 
-def is_unclear(records: list[dict[str, Any]]) -> bool:
+def is_unclear(records: Records) -> bool:
     """Return whether a request in a ledger may have been processed without a known outcome. Pure."""
-    in_flight = bool(records) and records[-1]["state"] == IN_FLIGHT
-    return in_flight or any(record["state"] == UNCLEAR for record in records)
+    states = [record["state"] for record in records]
+    return UNCLEAR in states or states[-1:] == [IN_FLIGHT]
+
+
+def find_early_code(records: Records) -> int:
+    """Return the exit code of a run that had to end early, behind these records. Pure."""
+    return EXIT_UNCLEAR if is_unclear(records) else EXIT_FAILED
 
 
 # --- The run: one course, for doing it and for inspecting it ------------------
 
-if TYPE_CHECKING:
 
-    class Evidence(Protocol):
-        """Where the course of a run leaves its evidence (Recorder), or finds it again (Inspector)."""
-
-        records: list[dict[str, Any]]
-
-        def write(self, name: str, data: bytes) -> None:
-            """Take a file of the run."""
-
-        def record(self, operation_id: str, state: str, **facts: Any) -> None:
-            """Take a record for the ledger."""
-
-        def send(self, step: Step, data: bytes) -> Outcome:
-            """Return what came of a request that is recorded as in flight."""
-
-
-def carry_out(evidence: Evidence, plan: Plan) -> tuple[int, str]:
+def carry_out(evidence: Recorder | Inspector, plan: Plan) -> tuple[int, str]:
     """Go through a whole run, close it, and return its exit code and its verdict in words.
 
     The Recorder writes down what happens here; the Inspector takes the very same calls and compares
@@ -481,33 +474,31 @@ def carry_out(evidence: Evidence, plan: Plan) -> tuple[int, str]:
         evidence.record(RUN, CONFIRMED, cost_usd=render_usd(sum_costs(evidence.records)))
         return EXIT_DONE, verdict
     except RunEnded as error:
-        state, why, code = error.args
+        code, why = error.args
     except EvidenceError as error:
-        state, code = (UNCLEAR, EXIT_UNCLEAR) if is_unclear(evidence.records) else (FAILED, EXIT_FAILED)
-        why = str(error)
+        code, why = find_early_code(evidence.records), str(error)
+    state = UNCLEAR if code == EXIT_UNCLEAR else FAILED
     try:
         evidence.record(RUN, state, why=why, cost_usd=render_usd(sum_costs(evidence.records)))
     except EvidenceError as error:
         code = EXIT_UNCLEAR if state == UNCLEAR else EXIT_FAILED
-        return code, why if why == str(error) else f"{why}; and {error}"
+        why = why if why == str(error) else f"{why}; and {error}"
     return code, why
 
 
-def _go_through(evidence: Evidence, plan: Plan) -> str:
+def _go_through(evidence: Recorder | Inspector, plan: Plan) -> str:
     # 1. The sender asks for the stock.
     first = build_tool_request(plan)
     reply = _ask(evidence, plan, TOOL_REQUEST, first)
     # 2. The application reads it.
-    call_id = find_tool_call_id(reply)
+    results = build_tool_result(reply, plan.rows)
+    call_id = results["content"][0]["tool_use_id"]
     evidence.record(READ_STOCK, PLANNED, tool_call_id=call_id)
     evidence.record(READ_STOCK, CONFIRMED, tool_call_id=call_id, result_sha256=plan.facts["source_sha256"])
     # 3. The same session goes on, or nothing is sent.
     second = build_result_request(first, reply, plan.rows)
-    changes = find_session_changes(first, reply, plan.rows, encode_json(second))
-    if changes:
-        raise RunEnded(
-            FAILED, f"request 2 does not go on with the session: {_list_some(changes)}", EXIT_FAILED
-        )
+    changes = find_session_changes(parse_json(encode_json(second)), first, reply["content"], results)
+    _end_if(changes, "request 2 does not go on with the session")
     _ask(evidence, plan, TOOL_RESULT, second)
     # 4. What is handed over comes from the application, not from the session.
     checkpoint = demo.build_checkpoint(plan.rows)
@@ -515,71 +506,59 @@ def _go_through(evidence: Evidence, plan: Plan) -> str:
     evidence.write("checkpoint.json", f"{render_json(checkpoint, 2)}\n".encode())
     evidence.write("handoff.txt", handoff.encode())
     # 5. A fresh session of the receiver answers, and the validator judges.
-    answered = _ask(
-        evidence,
-        plan,
-        HANDOFF,
-        demo.build_receiver_request(handoff, plan.models["receiver"], plan.max_tokens),
-    )
+    third = demo.build_receiver_request(handoff, plan.facts["receiver"], plan.facts["max_tokens"])
+    answered = _ask(evidence, plan, HANDOFF, third)
     try:
         result = demo.parse_answer(answered)
         findings = demo.validate_result(result, plan.rows)
     except JsonError as error:
-        findings = [
-            Finding("$", _explain_json_error(error, demo.join_text(answered).encode("utf-8", "replace")))
-        ]
-    if findings:
-        raise RunEnded(FAILED, f"the answer was rejected: {_list_some(findings)}", EXIT_REJECTED)
+        text = demo.join_text(answered).encode("utf-8", "replace")
+        findings = [Finding("$", _explain_json_error(error, text))]
+    _end_if(findings, "the answer was rejected", EXIT_REJECTED)
     evidence.write("result.json", f"{render_json(result, 2)}\n".encode())
     return demo.render_acceptance(plan.rows)
 
 
-def _ask(evidence: Evidence, plan: Plan, step: Step, body: dict[str, Any]) -> dict[str, Any]:
+def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> Json:
     """Send one request and return its message; each thing is durable before the next is done."""
     data = encode_json(body)
-    evidence.write(f"{step.number}-request.json", data)
+    evidence.write(step.request_file, data)
     evidence.record(step.operation_id, PLANNED, request_sha256=digest_bytes(data))
     evidence.record(step.operation_id, IN_FLIGHT)
     outcome = evidence.send(step, data)
     if outcome.body is not None:
         try:
-            evidence.write(f"{step.number}-response.json", outcome.body)
+            evidence.write(step.response_file, outcome.body)
         except EvidenceError as error:  # nothing is done with a reply that is not on disk
             known = {name: outcome.facts.get(name) for name in ("request_id", "elapsed_milliseconds")}
-            outcome = Outcome(trouble=f"HTTP {outcome.http_status} came, but {error}", **known)
+            outcome = Outcome(**known, trouble=f"HTTP {outcome.http_status} came, but {error}")
     state, why, message = judge_outcome(outcome)
-    facts = {**outcome.facts, **_list_message_facts(message, step, plan), **({"why": why} if why else {})}
-    evidence.record(step.operation_id, state, **facts)
     if state != CONFIRMED:
-        raise RunEnded(
-            state, f"{step.operation_id}: {why}", EXIT_UNCLEAR if state == UNCLEAR else EXIT_FAILED
-        )
-    misfits = find_misfits(step, message, outcome.key_removed)
-    if misfits:
-        raise RunEnded(FAILED, f"{step.operation_id}: {_list_some(misfits)}", EXIT_FAILED)
-    confirmed: dict[str, Any] = message
-    return confirmed
+        evidence.record(step.operation_id, state, **outcome.facts, why=why)
+        raise RunEnded(EXIT_UNCLEAR if state == UNCLEAR else EXIT_FAILED, f"{step.operation_id}: {why}")
+    reply: Json = message
+    names = {field: reply.get(field) for field in ("model", "stop_reason")}
+    facts = {field: shorten(name, 200) for field, name in names.items() if isinstance(name, str)}
+    cost = render_usd(0 if plan.facts["rehearsal"] else compute_cost(plan.facts[step.asks], reply))
+    evidence.record(
+        step.operation_id, state, **outcome.facts, **facts, usage=read_usage(reply), cost_usd=cost
+    )
+    _end_if(find_misfits(step, reply, outcome.key_removed), step.operation_id)
+    return reply
 
 
-def _list_message_facts(message: Any, step: Step, plan: Plan) -> dict[str, Any]:
-    """Return what the ledger says of a whole message: who answered, how it ended, what it cost."""
-    if message is None:
-        return {}
-    names = {field: message.get(field) for field in ("model", "stop_reason")}
-    facts: dict[str, Any] = {field: shorten(name) for field, name in names.items() if isinstance(name, str)}
-    cost = 0 if plan.facts["rehearsal"] else compute_cost(plan.models[step.asks], message)
-    return {**facts, "usage": read_usage(message), "cost_usd": render_usd(cost)}
-
-
-def _list_some(findings: list[Finding], most: int = 3) -> str:
-    more = f"; and {len(findings) - most:,} more" if len(findings) > most else ""
-    return "; ".join(map(str, findings[:most])) + more
+def _end_if(findings: list[Finding], about: str, code: int = EXIT_FAILED) -> None:
+    """Raise RunEnded if anything was found; three findings are told, and how many more there are."""
+    if findings:
+        more = f"; and {len(findings) - 3:,} more" if len(findings) > 3 else ""
+        raise RunEnded(code, f"{about}: {'; '.join(map(str, findings[:3]))}{more}")
 
 
 # --- Transport: one request, one connection, one time limit -------------------
 
 KEY_MARK = "[key removed]"
 _KEY = re.compile("[!-~]{16,}")
+_LOOPBACK = re.compile(r"localhost|::1|127(\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}")
 
 
 class Key:
@@ -588,16 +567,14 @@ class Key:
     def __init__(self, value: str) -> None:
         self.value = value
         # In JSON any character may be written as an escape, and JSON may stand inside JSON once more.
-        pieces = re.findall(r"\\+|.", value)
-        self._pattern = re.compile("".join(map(self._spell, pieces)).encode())
-
-    @staticmethod
-    def _spell(piece: str) -> str:
-        """Return the pattern of a letter, or of a run of backslashes, however it is written."""
-        escaped = f"u00(?i:{ord(piece[0]):02x})"
-        if piece[0] == "\\":
-            return rf"(?:\\|{escaped}){{{len(piece)},{9 * len(piece)}}}"
-        return rf"(?:\\{{0,8}}{re.escape(piece)}|\\{{1,8}}{escaped})"
+        pattern = ""
+        for piece in re.findall(r"\\+|.", value):
+            escaped, count = f"u00(?i:{ord(piece[0]):02x})", len(piece)
+            if piece[0] == "\\":  # a run of them is doubled as a whole
+                pattern += rf"(?:\\|{escaped}){{{count},{9 * count}}}"
+            else:
+                pattern += rf"(?:\\{{0,8}}{re.escape(piece)}|\\{{1,8}}{escaped})"
+        self._pattern = re.compile(pattern.encode())
 
     def remove_from(self, data: bytes) -> bytes:
         """Return the bytes with KEY_MARK wherever the key stood, plain or JSON-escaped."""
@@ -611,55 +588,42 @@ class Key:
 def read_key(variable: str) -> Key:
     """Return the key that an environment variable holds. Raises RefusedError, which never shows it."""
     value = os.environ.get(variable, "")
-    next_step = f"set it with: export {variable}=..."
-    if not value:
-        raise RefusedError(
-            f"no key in {variable}", "the environment variable is not set, or empty", next_step
-        )
-    if not _KEY.fullmatch(value):
+    if _KEY.fullmatch(value):
+        return Key(value)
+    what, why = f"no key in {variable}", "the environment variable is not set, or empty"
+    if value:
+        what = f"the key in {variable} cannot be used"
         why = "a key is 16 or more printable ASCII characters without spaces"
-        raise RefusedError(f"the key in {variable} cannot be used", why, next_step)
-    return Key(value)
+    raise RefusedError(what, why, f"set it with: export {variable}=...")
 
 
 def check_endpoint(url: str) -> None:
     """Raise RefusedError unless the key may be sent to a URL: https, or http on loopback."""
     import urllib.parse
 
-    def refuse(fault: str) -> RefusedError:
-        shown = "" if "@" in url else f" {show(url)}"  # in front of it a password may stand
-        next_step = "name an https URL, or http on 127.0.0.1 or localhost"
-        return RefusedError(
-            f"the endpoint{shown}: {fault}", "a key goes only where nobody listens in", next_step
-        )
-
+    fault = ""
     try:
         parts = urllib.parse.urlsplit(url)
         host, port = parts.hostname or "", parts.port
         host.encode("idna")
-    except ValueError as error:  # a UnicodeError is one
-        raise refuse("it is no URL") from error
-    if not re.fullmatch("[!-~]+", url) or "\\" in url or not host or port == 0:
-        raise refuse("it is no URL with a host, in printable ASCII")
-    if "@" in parts.netloc or parts.fragment:
-        raise refuse("a user name or a fragment stands in it")
-    named = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
-    if parts.netloc.lower() != named:
-        raise refuse("its host is not written as one name or address")
-    if parts.scheme != "https" and not (parts.scheme == "http" and _is_loopback(host)):
-        raise refuse("the key would go over a network unencrypted")
-
-
-def _is_loopback(host: str) -> bool:
-    """Return whether a URL's host is localhost, in 127.0.0.0/8, or ::1, written in full."""
-    import ipaddress
-
-    if host in ("localhost", "::1"):
-        return True
-    try:
-        return ipaddress.IPv4Address(host) in ipaddress.ip_network("127.0.0.0/8")
-    except ValueError:
-        return False
+    except ValueError:  # a UnicodeError is one
+        fault = "it is no URL"
+    else:
+        named = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
+        if not re.fullmatch("[!-~]+", url) or "\\" in url or not host or port == 0:
+            fault = "it is no URL with a host, in printable ASCII"
+        elif parts.netloc.lower() != named or parts.fragment:
+            fault = (
+                "a user name or a fragment stands in it, or its host is not written as one name or address"
+            )
+        elif parts.scheme != "https" and not (parts.scheme == "http" and _LOOPBACK.fullmatch(host)):
+            fault = "the key would go over a network unencrypted"
+    if fault:
+        shown = "" if "@" in url else f" {show(url)}"  # in front of it a password may stand
+        next_step = "name an https URL, or http on 127.0.0.1 or localhost"
+        raise RefusedError(
+            f"the endpoint{shown}: {fault}", "a key goes only where nobody listens in", next_step
+        )
 
 
 class _TransportError(Exception):
@@ -825,7 +789,7 @@ def send_request(
     key: Key,
     data: bytes,
     timeout_seconds: float,
-    wait: Callable[[float], str | None] = lambda _: None,
+    wait: Callable[[float], str] = lambda _: "",
 ) -> Outcome:
     """Send one request, once, and return what came of it within the time limit in seconds.
 
@@ -835,26 +799,18 @@ def send_request(
     """
     import threading
 
-    headers = {
-        "x-api-key": key.value,
-        "anthropic-version": API_VERSION,
-        "content-type": "application/json",
-        "accept-encoding": "identity",
-        "user-agent": "run_handoff.py",
-    }
-    attempt = Attempt()
+    attempt, headers = Attempt(), {"x-api-key": key.value, **HEADERS}
     thread = threading.Thread(target=attempt.run, args=(url, headers, data, timeout_seconds), daemon=True)
-    begun = time.monotonic()
+    begun, why = time.monotonic(), ""
     try:
         thread.start()
-        while not attempt.done.wait(0.1):
+        while not why and not attempt.done.wait(0.1):
             passed = time.monotonic() - begun
-            why = wait(passed)
-            if why is None and passed >= timeout_seconds:
-                why = f"time-out after {timeout_seconds:g} s"
-            if why is not None:
-                attempt.give_up(why)
-                break
+            why = wait(passed) or (
+                f"time-out after {timeout_seconds:g} s" if passed >= timeout_seconds else ""
+            )
+        if why:
+            attempt.give_up(why)
     except RuntimeError as error:  # no thread can be started
         return Outcome(opened=False, trouble=str(error))
     except BaseException:
@@ -872,9 +828,9 @@ def _build_outcome(attempt: Attempt, key: Key, elapsed_milliseconds: int) -> Out
     body, trouble, decoded = bytes(attempt.body), attempt.trouble, b""
     encoding = header("content-encoding").strip().lower()
     if encoding in ("gzip", "x-gzip"):
-        decoded, whole = _gunzip(body)
+        decoded, is_whole = _gunzip(body)
         body = decoded or body
-        trouble = trouble or ("" if whole else "the reply's gzip encoding is broken, or holds too much")
+        trouble = trouble or ("" if is_whole else "the reply's gzip encoding is broken, or holds too much")
     elif encoding not in ("", "identity"):
         trouble = trouble or f"the reply has the encoding {encoding!r}, which was not asked for"
     kept = key.remove_from(body)
@@ -899,18 +855,14 @@ def _gunzip(data: bytes) -> tuple[bytes, bool]:
         text = decoder.decompress(data, REPLY_LIMIT_BYTES + 1)
     except zlib.error:
         return b"", False
-    return text[:REPLY_LIMIT_BYTES], decoder.eof and not decoder.unused_data and len(
-        text
-    ) <= REPLY_LIMIT_BYTES
+    is_whole = decoder.eof and not decoder.unused_data and len(text) <= REPLY_LIMIT_BYTES
+    return text[:REPLY_LIMIT_BYTES], is_whole
 
 
 # --- The evidence folder and its ledger --------------------------------------
 
-LEDGER = "ledger.jsonl"
-REPORT = "report.html"
-SUMS = "SHA256SUMS"
 FILES = (
-    *(f"{step.number}-{part}.json" for step in STEPS for part in ("request", "response")),
+    *(name for step in STEPS for name in (step.request_file, step.response_file)),
     "checkpoint.json",
     "handoff.txt",
     LEDGER,
@@ -929,34 +881,16 @@ class Recorder:
 
     def __init__(self, folder: str, key: Key, send: Callable[[bytes], Outcome], terminal: Terminal) -> None:
         self.folder = folder
-        self.records: list[dict[str, Any]] = []
+        self.records: Records = []
         self._key, self._send, self._terminal = key, send, terminal
         self._prev_sha256 = "0" * 64
-        self._make_folder()
+        _make_folder(folder)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
             self._ledger = os.open(os.path.join(folder, LEDGER), flags, 0o600)
             demo.flush_folder(folder)
         except OSError as error:
             raise EvidenceError(LEDGER, error) from error
-
-    def _make_folder(self) -> None:
-        """Make the folder, which is the lock as well: of many processes one wins."""
-        made = False
-        try:
-            os.mkdir(self.folder, 0o700)
-            made = True
-            demo.flush_folder(os.path.dirname(self.folder) or ".")
-        except FileExistsError as error:
-            why = "a run's folder is evidence and is never reused"
-            next_step = f"read it with --inspect {show(self.folder)}, or name a new one with --out DIR"
-            raise RefusedError(f"{show(self.folder)} already exists", why, next_step) from error
-        except OSError as error:
-            if made:
-                os.rmdir(self.folder)
-            what = f"{show(self.folder)} cannot be made: {explain(error)}"
-            why = "a run's evidence needs a new folder of its own"
-            raise RefusedError(what, why, "name another one with --out DIR") from error
 
     def write(self, name: str, data: bytes) -> None:
         """Write a file beside its place, flush it, name it, flush the folder.
@@ -978,8 +912,10 @@ class Recorder:
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Append one line to the ledger and flush it; a line that fails is taken back."""
         if self._terminal.interrupted and operation_id != RUN and state in (PLANNED, IN_FLIGHT):
-            raise RunEnded(FAILED, "interrupted with nothing in flight", EXIT_INTERRUPTED)
-        record = {"time": _utc_now(), "operation_id": operation_id, "state": state, **facts}
+            raise RunEnded(EXIT_INTERRUPTED, "interrupted with nothing in flight")
+        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
+        now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{nanoseconds // 10**6:03}Z"
+        record = {"time": now, "operation_id": operation_id, "state": state, **facts}
         line = self._key.remove_from(encode_json({**record, "prev_sha256": self._prev_sha256}))
         try:
             end = os.fstat(self._ledger).st_size
@@ -1006,8 +942,7 @@ class Recorder:
     def close(self) -> None:
         """Write report.html and SHA256SUMS, the last things in the folder, if the run was closed."""
         os.close(self._ledger)
-        last = self.records[-1] if self.records else {}
-        if last.get("operation_id") != RUN or last["state"] == PLANNED:
+        if not find_ends(self.records):
             return
         try:
             inspector = Inspector(self.folder)
@@ -1019,12 +954,26 @@ class Recorder:
         self.write(SUMS, render_sums({**inspector.files, REPORT: report}))
 
 
-def _utc_now() -> str:
-    seconds, nanoseconds = divmod(time.time_ns(), 10**9)
-    return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{nanoseconds // 10**6:03}Z"
+def _make_folder(folder: str) -> None:
+    """Make a run's folder, which is the lock as well: of many processes one wins."""
+    try:
+        os.mkdir(folder, 0o700)
+        try:
+            demo.flush_folder(os.path.dirname(folder) or ".")
+        except OSError:
+            os.rmdir(folder)
+            raise
+    except FileExistsError as error:
+        why = "a run's folder is evidence and is never reused"
+        next_step = f"read it with --inspect {show(folder)}, or name a new one with --out DIR"
+        raise RefusedError(f"{show(folder)} already exists", why, next_step) from error
+    except OSError as error:
+        what = f"{show(folder)} cannot be made: {explain(error)}"
+        why = "a run's evidence needs a new folder of its own"
+        raise RefusedError(what, why, "name another one with --out DIR") from error
 
 
-def render_sums(files: dict[str, bytes | None]) -> bytes:
+def render_sums(files: Mapping[str, bytes | None]) -> bytes:
     """Return what `sha256sum -c` reads: a digest and a name a line, for the files that are there. Pure."""
     lines = [f"{digest_bytes(data)}  {name}\n" for name, data in files.items() if data is not None]
     return "".join(lines).encode()
@@ -1033,23 +982,26 @@ def render_sums(files: dict[str, bytes | None]) -> bytes:
 def read_evidence(folder: str, name: str) -> bytes | None:
     """Return a file of an evidence folder, None if it is not there. No link is followed.
 
-    Raises EvidenceBroken for what is no regular file or is longer than 64 MiB, UnreadableError.
+    Raises EvidenceBroken for what is no regular file or is longer than any that a run stores
+    (4 MiB for a reply, 64 MiB for another file), UnreadableError.
     """
-    path = os.path.join(folder, name)
+    path, data = os.path.join(folder, name), b""
+    limit_bytes = REPLY_LIMIT_BYTES if "response" in name else demo.INPUT_LIMIT_BYTES
+    flags = sum(getattr(os, flag, 0) for flag in ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
-        if not stat.S_ISREG(os.lstat(path).st_mode):
-            raise EvidenceBroken("observed no regular file, expected one")
-        extra = [getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")]
-        with open(os.open(path, os.O_RDONLY | extra[0] | extra[1] | extra[2]), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # it was exchanged meanwhile
-                raise EvidenceBroken("observed no regular file, expected one")
-            data = file.read(demo.INPUT_LIMIT_BYTES + 1)
+        mode = os.lstat(path).st_mode
+        if stat.S_ISREG(mode):
+            with open(os.open(path, flags), "rb") as file:
+                mode = os.fstat(file.fileno()).st_mode  # it may have been exchanged meanwhile
+                data = file.read(limit_bytes + 1) if stat.S_ISREG(mode) else b""
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UnreadableError(path, explain(error)) from error
-    if len(data) > demo.INPUT_LIMIT_BYTES:
-        raise EvidenceBroken(f"observed more than {demo.INPUT_LIMIT_BYTES:,} bytes")
+    if not stat.S_ISREG(mode):
+        raise EvidenceBroken(name, "observed no regular file, expected one")
+    if len(data) > limit_bytes:
+        raise EvidenceBroken(name, f"observed more than {limit_bytes:,} bytes, which no run stores")
     return data
 
 
@@ -1064,20 +1016,22 @@ class RehearsalModels:
 
     def __init__(self, key: str) -> None:
         self._key = key
-        self._begun: dict[str, Any] = {}  # the request that was answered with a tool call
-        self._turn: dict[str, Any] = {}  # the assistant message of that answer
+        self._begun: Json = {}  # the request that was answered with a tool call
+        self._content: list[Json] = []  # what it was answered with
 
-    def answer(self, headers: Mapping[str, str], data: bytes) -> tuple[int, dict[str, Any]]:
+    def answer(self, headers: Mapping[str, str], data: bytes) -> tuple[int, Json]:
         """Return (HTTP status, reply body) for a request; header names are in lower case."""
-        if headers.get("x-api-key") != self._key:
-            return 401, _build_api_error("authentication_error", "x-api-key: missing or unknown")
+        status, kind, fault = 400, "invalid_request_error", ""
         try:
             request = parse_json(data)
             fault = self._find_fault(headers, request)
-        except (JsonError, TypeError, AttributeError) as error:  # no JSON, or of another shape
-            fault = str(error)
+        except (JsonError, TypeError, KeyError, AttributeError) as error:  # no JSON, or of another shape
+            fault = f"the request is not in the expected form: {error}"
+        if headers.get("x-api-key") != self._key:
+            status, kind, fault = 401, "authentication_error", "x-api-key: missing or unknown"
         if fault:
-            return 400, _build_api_error("invalid_request_error", fault)
+            refusal = {"type": kind, "message": fault}
+            return status, {"type": "error", "error": refusal, "request_id": f"req_{os.urandom(8).hex()}"}
         stop_reason, content = self._play(request)
         return 200, {
             "id": f"msg_{os.urandom(8).hex()}",
@@ -1090,34 +1044,19 @@ class RehearsalModels:
             "usage": {"input_tokens": len(data) // 4, "output_tokens": len(render_json(content)) // 4},
         }
 
-    def _find_fault(self, headers: Mapping[str, str], request: Any) -> str:
-        for name, value in (("anthropic-version", API_VERSION), ("content-type", "application/json")):
-            if headers.get(name) != value:
-                return f"{name}: observed {headers.get(name)!r}, expected {value!r}"
-        if not isinstance(request, dict) or not isinstance(request.get("model"), str):
-            return "model: expected a string"
-        if type(request.get("max_tokens")) is not int or request["max_tokens"] < 1:
-            return "max_tokens: expected a positive integer"
-        messages: list[Any] = request.get("messages") or []
-        roles = [message.get("role") for message in messages]
-        if not roles or roles[0] != "user" or roles[-1] != "user":
+    def _find_fault(self, headers: Mapping[str, str], request: Json) -> str:
+        needed = {name: HEADERS[name] for name in ("anthropic-version", "content-type")}
+        findings = list_differences({name: headers.get(name) for name in needed}, needed)
+        limit, messages = request["max_tokens"], request["messages"]
+        if type(request["model"]) is not str or type(limit) is not int or limit < 1:
+            return "model, max_tokens: expected a string and a positive integer"
+        if not messages or messages[0]["role"] != "user" or messages[-1]["role"] != "user":
             return "messages: expected the user's message first and last"
-        for index, message in enumerate(messages):
-            results = messages[index + 1 : index + 2]
-            unmatched = (
-                demo.find_unmatched_results(message, results, index + 1)
-                if roles[index] == "assistant"
-                else []
-            )
-            if unmatched:
-                return str(unmatched[0])
-        if len(roles) == 1:
-            return ""
-        changed = list_differences({**request, "messages": messages[:-2]}, self._begun)
-        changed += list_differences(messages[-2], self._turn, "messages", len(roles) - 2)
-        return f"{changed[0]}: this is not the session as it was" if changed else ""
+        if len(messages) > 1:
+            findings += find_session_changes(request, self._begun, self._content, messages[-1])
+        return str(findings[0]) if findings else ""
 
-    def _play(self, request: dict[str, Any]) -> tuple[str, list[dict[str, Any]]]:
+    def _play(self, request: Json) -> tuple[str, list[Json]]:
         """Return (stop reason, content): a tool call, an end, or the result out of a handoff prompt."""
         if "tools" not in request:
             return "end_turn", [{"type": "text", "text": _work_out(request["messages"][0]["content"])}]
@@ -1128,19 +1067,14 @@ class RehearsalModels:
             {"type": "thinking", "thinking": "", "signature": os.urandom(24).hex()},
             {"type": "tool_use", "id": call_id, "name": tool, "input": {}},
         ]
-        self._begun, self._turn = request, {"role": "assistant", "content": content}
+        self._begun, self._content = request, content
         return "tool_use", content
-
-
-def _build_api_error(kind: str, message: str) -> dict[str, Any]:
-    error = {"type": kind, "message": message}
-    return {"type": "error", "error": error, "request_id": f"req_{os.urandom(8).hex()}"}
 
 
 def _work_out(prompt: str) -> str:
     """Return the answer that a model would give to a handoff prompt."""
     try:
-        checkpoint = parse_json(prompt.partition("Checkpoint: ")[2].encode())
+        checkpoint = parse_json(prompt.partition("Checkpoint: ")[2])
         return render_json(demo.build_result(checkpoint["completed"][0]["result"]))
     except (JsonError, KeyError, TypeError, IndexError):
         return "There is no checkpoint to go on from."
@@ -1150,30 +1084,25 @@ class RehearsalServer:
     """RehearsalModels behind HTTP on 127.0.0.1, from construction until `close`."""
 
     def __init__(self, models: RehearsalModels) -> None:
-        import http.server
+        import http.client
         import socketserver
         import threading
 
-        class Handler(http.server.BaseHTTPRequestHandler):
+        # http.server would do the same, but takes longer to import.
+        class Handler(socketserver.StreamRequestHandler):
             timeout = 10  # somebody else may connect, and be silent
 
-            def do_POST(self) -> None:
-                data = self.rfile.read(int(self.headers.get("content-length", 0)))
-                status, reply = models.answer(
-                    {name.lower(): value for name, value in self.headers.items()}, data
-                )
+            def handle(self) -> None:
+                self.rfile.readline()
+                headers = http.client.parse_headers(self.rfile)
+                data = self.rfile.read(int(headers.get("content-length", 0)))
+                status, reply = models.answer({name.lower(): text for name, text in headers.items()}, data)
                 body = encode_json(reply)
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.send_header("request-id", reply.get("request_id", f"req_{os.urandom(8).hex()}"))
-                self.end_headers()
-                self.wfile.write(body)
+                head = f"HTTP/1.0 {status} Rehearsed\r\ncontent-type: application/json\r\n"
+                request_id = reply.get("request_id", f"req_{os.urandom(8).hex()}")
+                head += f"content-length: {len(body)}\r\nrequest-id: {request_id}\r\n\r\n"
+                self.wfile.write(head.encode() + body)
 
-            def log_message(self, *_: Any) -> None:
-                pass  # the terminal is not the server's
-
-        # HTTPServer would look up the machine's name, which can take seconds without a network.
         class Server(socketserver.ThreadingTCPServer):
             daemon_threads, block_on_close = True, False
 
@@ -1181,77 +1110,34 @@ class RehearsalServer:
                 pass  # a stranger's connection that broke
 
         self._server = Server(("127.0.0.1", 0), Handler)
-        self._address = self._server.socket.getsockname()
-        self.url = f"http://127.0.0.1:{self._address[1]}/v1/messages"
-        self._closing = False
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while not self._closing:
-            self._server.handle_request()
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1/messages"
+        # It looks that often, in seconds, whether it is to stop.
+        threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True).start()
 
     def close(self) -> None:
-        """Stop serving, at once: serve_forever's own shutdown would wait for its next poll."""
-        import socket
-
-        self._closing = True
-        with contextlib.suppress(OSError):
-            socket.create_connection(self._address, timeout=1).close()
-        self._thread.join(1)
+        """Stop serving, at once."""
+        self._server.shutdown()
         self._server.server_close()
 
 
 # --- Inspecting a run: the same course again, against what is on disk ---------
 
-
-def parse_ledger(data: bytes) -> tuple[list[dict[str, Any]], list[Finding], bool]:
-    """Return (records, findings, cut) of a ledger's bytes.
-
-    Each line must be the very bytes that this program writes for its value, and name the digest of
-    the line before. Reading stops at the first line that is no such record. A last line without its
-    newline is left out, and `cut` says so. Pure.
-    """
-    *lines, rest = data.split(b"\n")
-    records: list[dict[str, Any]] = []
-    prev_sha256 = "0" * 64
-    for number, line in enumerate(lines, 1):
-        try:
-            records.append(_parse_record(line, prev_sha256))
-        except JsonError as error:
-            return records, [Finding(f"{LEDGER} line {number}", str(error))], bool(rest)
-        prev_sha256 = digest_bytes(line)
-    return records, [], bool(rest)
-
-
-def _parse_record(line: bytes, prev_sha256: str) -> dict[str, Any]:
-    """Return a ledger line's record. Raises JsonError for what no record is, and for a broken chain."""
-    record = parse_json(line)
-    if not isinstance(record, dict):
-        raise JsonError("$", f"observed {describe(record)}, expected a record")
-    for field in ("time", "operation_id", "state"):
-        if not isinstance(record.get(field), str):
-            raise JsonError(field, f"observed {describe(record.get(field, MISSING))}, expected a string")
-    if encode_json(record) != line:
-        raise JsonError("$", "observed other bytes than this program writes for the record")
-    for finding in list_differences(record.get("prev_sha256", MISSING), prev_sha256, "prev_sha256"):
-        raise JsonError(finding.path, finding.message)
-    return record
+_MOST_CHARACTERS = 4_096  # of a text in the ledger that only the run could know
 
 
 # What is shown by a file that is, byte for byte, what the run must have written.
 _PROOFS = {
-    **{
-        f"{step.number}-response.json": "judged again, from the bytes that the records name" for step in STEPS
-    },
     "1-request.json": "built again, nothing else was sent",
+    "1-response.json": "judged again, from the bytes that the records name",
     "2-request.json": "built again, it goes on with the session of request 1 and its reply unchanged",
-    "3-request.json": "built again, it holds the handoff prompt and nothing of the sender's session",
+    "2-response.json": "judged again, from the bytes that the records name",
     "checkpoint.json": "built again from the stock, it is the one that the stock allows",
     "handoff.txt": "built again from the checkpoint",
+    "3-request.json": "built again, it holds the handoff prompt and nothing of the sender's session",
+    "3-response.json": "judged again, from the bytes that the records name",
     "result.json": "every shortage is what the stock gives, whichever model worked it out",
-    REPORT: "built again, it tells of this run",
     LEDGER: "each record is the one that this run must have left, and names the digest of the one before",
+    REPORT: "built again, it tells of this run",
     SUMS: "it holds the digest of every file",
 }
 
@@ -1265,42 +1151,40 @@ class Inspector:
     """
 
     def __init__(self, folder: str) -> None:
-        self.folder = folder
         self.checks: list[str] = []
         self.findings: list[Finding] = []
         self.notes: list[str] = []
         self.exit_code, self.end, self.closed = EXIT_REJECTED, "the evidence does not hold", False
-        self._unusable: set[str] = set()  # what is there, but is no file that a run writes
-        self.files = {name: self._read(name) for name in (*FILES, SUMS)}
-        self.ledger, findings, cut = parse_ledger(self.files[LEDGER] or b"")
-        self.findings += findings
-        if cut:
-            self.notes.append(f"{LEDGER}: its last line was cut while it was written, and is left out")
-        self.records: list[dict[str, Any]] = []  # what the ledger must say, as far as the course has come
-        self._due = {LEDGER}  # the files that the course has come to
         self.plan: Plan | None = None
+        self.records: Records = []  # what the ledger must say, as far as the course has come
+        self._due = {LEDGER}  # the files that the course has come to
+        self.files: dict[str, bytes | None] = dict.fromkeys((*FILES, SUMS))
+        for name in self.files:
+            try:
+                self.files[name] = read_evidence(folder, name)
+            except EvidenceBroken as error:
+                self._find(*error.args)
+        *self._lines, rest = (self.files[LEDGER] or b"").split(b"\n")
+        if rest:
+            self.notes.append(f"{LEDGER}: its last line was cut while it was written, and is left out")
 
     @property
     def verdict(self) -> str:
         """The word for the whole run, broken where its evidence does not hold."""
         return "broken" if self.findings else _WORDS[self.exit_code]
 
-    def _read(self, name: str) -> bytes | None:
-        try:
-            data = read_evidence(self.folder, name)
-            if "response" in name and data is not None and len(data) > REPLY_LIMIT_BYTES:
-                raise EvidenceBroken(f"observed more than {REPLY_LIMIT_BYTES:,} bytes, which no run stores")
-            return data
-        except EvidenceBroken as error:
-            self._find(name, str(error))
-            self._unusable.add(name)
-            return None
+    @property
+    def default_state(self) -> str:
+        """The state of a request without a record."""
+        return "unknown" if self.findings else "not planned"
 
     def _find(self, place: str, message: str) -> None:
-        self.findings.append(Finding(place, message))
+        """Take a finding, if it is the first one about its place: one fault is told once."""
+        if place not in {finding.path for finding in self.findings}:
+            self.findings.append(Finding(place, message))
         self.exit_code, self.end = EXIT_REJECTED, "the evidence does not hold"
 
-    def go_through(self, rows: list[dict[str, Any]] | None = None) -> None:
+    def go_through(self, rows: Rows | None = None) -> None:
         """Go through the run again, and compare every file and record with what it must have left.
 
         `rows` is the trusted stock; without it a run on other stock than the built-in one is judged
@@ -1311,41 +1195,38 @@ class Inspector:
             code, end = carry_out(self, self.plan)
             self.closed = True
         except EvidenceEnds:
-            code = EXIT_UNCLEAR if is_unclear(self.records) else EXIT_FAILED
+            code = find_early_code(self.records)
             in_flight = "a request in flight" if code == EXIT_UNCLEAR else "nothing in flight"
             end = f"the run was ended before it closed, with {in_flight}"
-        except EvidenceBroken:
+        except EvidenceBroken as error:
+            self._find(*error.args)
             return
         if not self.findings:
             self.exit_code, self.end = code, end
             self.checks += [f"{LEDGER}: {_PROOFS[LEDGER]}"] if self.records else []
 
-    def _read_plan(self, rows: list[dict[str, Any]] | None) -> Plan:
+    def _read_plan(self, rows: Rows | None) -> Plan:
         """Return the plan that the ledger's first record tells of."""
-        if self.files[LEDGER] is None and LEDGER not in self._unusable and any(self.files.values()):
-            self._find(LEDGER, "it is missing")
-        if not self.ledger:
-            raise EvidenceBroken if self.findings else EvidenceEnds
-        facts = self._take_facts(self.ledger[0], {**PLAN_FACTS, "source_sha256": str})
-        if len(facts) < len(PLAN_FACTS) + 1:
-            self._find(self._line(), "it does not say all that a run begins with")
-            raise EvidenceBroken
+        if self.files[LEDGER] is None and any(self.files.values()):
+            raise EvidenceBroken(LEDGER, "it is missing")
+        facts = self._take_facts(self._next(may_end=False), PLAN_FACTS)
+        if len(facts) < len(PLAN_FACTS):
+            raise EvidenceBroken(self._line(), "it does not say all that a run begins with")
         if facts["rehearsal"]:
             self.notes.append("this was a rehearsal on loopback: no model answered, and nothing was paid")
-        source = facts["source_sha256"]
-        if rows is None and source == digest_json(demo.STOCK):
+        source_sha256 = facts["source_sha256"]
+        if rows is None and source_sha256 == digest_json(demo.STOCK):
             rows = demo.STOCK
         if rows is not None:
-            del facts["source_sha256"]
-            return Plan(rows, facts)
-        self.notes.append("it is judged on the stock recorded in it; name the trusted one with --stock FILE")
+            return Plan(rows, {**facts, "source_sha256": digest_json(rows)})
         rows = self._read_recorded_rows()
-        if rows and digest_json(rows) != source:
-            self._find("2-request.json", "its stock is not the one that the ledger begins with")
-            raise EvidenceBroken
+        judged = "it is judged on the stock recorded in it" if rows else "no stock is recorded in it"
+        self.notes.append(f"{judged}; name the trusted one with --stock FILE")
+        if rows and digest_json(rows) != source_sha256:
+            raise EvidenceBroken("2-request.json", "its stock is not the one that the ledger begins with")
         return Plan(rows, facts)
 
-    def _read_recorded_rows(self) -> list[dict[str, Any]]:
+    def _read_recorded_rows(self) -> Rows:
         """Return the stock that the sender was told; none if the run did not come to that."""
         try:
             request = parse_json(self.files["2-request.json"] or b"")
@@ -1355,8 +1236,8 @@ class Inspector:
 
     def write(self, name: str, data: bytes) -> None:
         """Compare a file with what the run must have written, if it came to that."""
-        if self.files[name] is None and name not in self._unusable:
-            self._check_early_end(self._next())
+        if self.files[name] is None:
+            self._next()
         self.check_file(name, data)
 
     def check_file(self, name: str, data: bytes) -> None:
@@ -1365,58 +1246,48 @@ class Inspector:
         stored = self.files[name]
         if stored == data:
             self.checks.append(f"{name}: {_PROOFS[name]}")
-        elif stored is not None:
-            finding = _compare_bytes(stored, data)
-            self._find(f"{name} {finding.path}", finding.message)
-        elif name not in self._unusable:
+        elif stored is None:
             self._find(name, "it is missing, though the records tell of it")
+        else:
+            self._find(*_compare_bytes(name, stored, data))
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
-        """Compare the ledger's next line with what the run must have recorded."""
-        observed = self._next()
-        if operation_id != RUN or state == CONFIRMED:
-            self._check_early_end(observed)
-        own = {field: observed.get(field) for field in ("time", "prev_sha256")}
-        expected = {"operation_id": operation_id, "state": state, **facts, **own}
-        for finding in list_differences(observed, expected):
-            self._find(f"{self._line()} {finding.path}", finding.message)
+        """Compare the ledger's next line with what the run must have recorded, behind the line before."""
+        observed, number = self._next(may_end=operation_id != RUN or state == CONFIRMED), len(self.records)
+        prev_sha256 = digest_bytes(self._lines[number - 1]) if number else "0" * 64
+        own = {"time": observed["time"], "prev_sha256": prev_sha256}
+        record = {"operation_id": operation_id, "state": state, **facts, **own}
+        line = encode_json({"time": "", **record})  # where the time stands first
+        if line != self._lines[number]:
+            self._find(*_compare_bytes(self._line(), self._lines[number], line))
         if (observed["operation_id"], observed["state"]) != (operation_id, state):
-            raise EvidenceBroken
-        self.records.append(expected)
+            raise EvidenceEnds  # what follows is of another course
+        self.records.append(record)
 
     def send(self, step: Step, data: bytes) -> Outcome:
         """Return the outcome that the ledger's next line and the stored reply tell of."""
         observed = self._next()
-        self._check_early_end(observed)
         facts = self._take_facts(observed, OUTCOME_FACTS)
-        name = f"{step.number}-response.json"
         if "response_sha256" not in observed:
             return Outcome(**facts)
-        body = self.files[name]
+        body = self.files[step.response_file]
         if body is None:
-            if name not in self._unusable:
-                self._find(name, f"it is missing, though {self._line()} tells of it")
-            raise EvidenceBroken
+            raise EvidenceBroken(step.response_file, f"it is missing, though {self._line()} tells of it")
         if digest_bytes(body) != observed["response_sha256"]:
-            self._find(name, f"its digest is not what {self._line()} says")
+            self._find(step.response_file, f"its digest is not what {self._line()} says")
         return Outcome(body, **facts)
 
     def check_leftovers(self) -> None:
         """Find what is there though the course of the run does not come to it."""
-        if self.closed and len(self.records) < len(self.ledger):
+        if self.closed and len(self.records) < len(self._lines):
             self._find(self._line(), "it stands behind the run's last record")
-        if self.closed and self.files[SUMS] is None and SUMS not in self._unusable:
-            self._find(SUMS, "it is missing, though the run was closed")
         if self.findings:
             return  # which may be why the course did not come to the rest
-        states = {record["operation_id"]: record["state"] for record in self.records}
-        # The reply to an unclear request may have got its name before the record of it failed.
-        unclear = [step for step in STEPS if states.get(step.operation_id) in (IN_FLIGHT, UNCLEAR)]
-        replies = {f"{step.number}-response.json" for step in unclear}
-        for name in (*FILES, *([] if self.closed else [SUMS])):
-            if self.files[name] is None or name in self._due:
-                continue
-            if name in replies:
+        requests = list_requests(self.records).values()
+        states = {step.response_file: facts["state"] for step, facts in zip(STEPS, requests)}
+        due = {*self._due, SUMS} if self.closed else self._due
+        for name in [name for name, data in self.files.items() if data is not None and name not in due]:
+            if states.get(name) in (IN_FLIGHT, UNCLEAR):  # named, perhaps, before the record of it failed
                 self.notes.append(f"{name} is there, but no record vouches for it")
             else:
                 self._find(name, "it is there, though the records do not come to it")
@@ -1424,66 +1295,67 @@ class Inspector:
     def check_sums(self) -> None:
         """Compare SHA256SUMS, where it is, with the digests of the files."""
         sums = self.files[SUMS]
+        if sums is None and self.closed:
+            self._find(SUMS, "it is missing, though the run was closed")
         if sums is None:
             return
-        expected = {name: render_sums({name: self.files[name]}) for name in FILES}
-        if sums == b"".join(expected.values()):
+        if sums == render_sums({name: self.files[name] for name in FILES}):
             self.checks.append(f"{SUMS}: {_PROOFS[SUMS]}")
             return
-        lines = sums.splitlines(keepends=True)
-        changed = [name for name, line in expected.items() if line and line not in lines]
-        if self._unusable:
-            return
+        lines = [b"", *sums.splitlines(keepends=True)]
+        changed = [name for name in FILES if render_sums({name: self.files[name]}) not in lines]
         for name in changed:
             self._find(name, f"its digest is not what {SUMS} says")
         if not changed:
             self._find(SUMS, "it names files that are not there, or not each once and in order")
 
-    def _next(self) -> dict[str, Any]:
-        if len(self.records) == len(self.ledger):
-            raise EvidenceEnds
-        return self.ledger[len(self.records)]
-
     def _line(self) -> str:
         return f"{LEDGER} line {len(self.records) + 1}"
 
-    def _take_facts(self, record: dict[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
+    def _next(self, may_end: bool = True) -> Json:
+        """Return the ledger's next record; raise RunEnded if it closes a run that had to end early."""
+        if len(self.records) == len(self._lines):
+            raise EvidenceEnds
+        try:
+            record: Any = parse_json(self._lines[len(self.records)])
+        except JsonError as error:
+            raise EvidenceBroken(self._line(), str(error)) from error
+        needed = ("time", "operation_id", "state")
+        if not isinstance(record, dict) or not all(isinstance(record.get(name), str) for name in needed):
+            raise EvidenceBroken(self._line(), f"observed {describe(record)}, expected a record")
+        why = record.get("why") if record["operation_id"] == RUN and may_end else None
+        if record["state"] in (FAILED, UNCLEAR) and isinstance(why, str):
+            raise RunEnded(find_early_code(self.records), why)
+        return record
+
+    def _take_facts(self, record: Json, kinds: Mapping[str, type]) -> Json:
         """Return the facts of a record that only the run could know, each of its kind."""
         facts = {name: record[name] for name in kinds if name in record}
         for name, fact in facts.items():
-            sane = type(fact) is kinds[name] and (not isinstance(fact, str) or len(fact) <= _MOST_CHARACTERS)
-            if not sane or (type(fact) is int and not 0 <= fact <= _MOST_TOKENS):
-                self._find(f"{self._line()} {name}", f"observed {describe(fact)}, which no run records")
-                raise EvidenceBroken
+            size = len(fact) if isinstance(fact, str) else fact
+            most = _MOST_CHARACTERS if isinstance(fact, str) else _MOST_TOKENS
+            if type(fact) is not kinds[name] or not 0 <= size <= most:
+                raise EvidenceBroken(
+                    f"{self._line()} {name}", f"observed {describe(fact)}, which no run records"
+                )
         return facts
 
-    def _check_early_end(self, observed: dict[str, Any]) -> None:
-        """Raise RunEnded for the record of a run that was interrupted, or could not write."""
-        why = observed.get("why")
-        if (
-            observed["operation_id"] == RUN
-            and observed["state"] in (FAILED, UNCLEAR)
-            and isinstance(why, str)
-        ):
-            state, code = (UNCLEAR, EXIT_UNCLEAR) if is_unclear(self.records) else (FAILED, EXIT_FAILED)
-            raise RunEnded(state, why, code)
 
-
-def _compare_bytes(observed: bytes, expected: bytes) -> Finding:
-    """Return where two files begin to differ: by JSON path where both are JSON, else by byte."""
+def _compare_bytes(name: str, observed: bytes, expected: bytes) -> tuple[str, str]:
+    """Return where two files begin to differ, and how: by JSON path where both are JSON, else by byte."""
     try:
         findings = list_differences(parse_json(observed), parse_json(expected))
     except JsonError:
         findings = []
-    if findings:
-        more = f"; and {len(findings) - 1:,} more" if len(findings) > 1 else ""
-        return Finding(findings[0].path, findings[0].message + more)
-    pairs = enumerate(zip(observed, expected))
-    apart = next((at for at, (one, other) in pairs if one != other), min(len(observed), len(expected)))
-    return Finding(f"byte {apart}", "observed other bytes than the run must have written")
+    if not findings:
+        pairs = enumerate(zip(observed, expected))
+        at = next((at for at, (one, other) in pairs if one != other), min(len(observed), len(expected)))
+        return f"{name} byte {at}", "observed other bytes than the run must have written"
+    more = f"; and {len(findings) - 1:,} more" if len(findings) > 1 else ""
+    return f"{name} {findings[0].path}", findings[0].message + more
 
 
-def inspect_run(folder: str, rows: list[dict[str, Any]] | None = None) -> Inspector:
+def inspect_run(folder: str, rows: Rows | None = None) -> Inspector:
     """Return the Inspector that has judged an evidence folder again, from its files alone.
 
     `rows` is the trusted stock, see Inspector.go_through. Raises UnreadableError for what cannot be
@@ -1513,45 +1385,70 @@ def inspect_run(folder: str, rows: list[dict[str, Any]] | None = None) -> Inspec
 # --- What a person sees of a run ---------------------------------------------
 
 
-def list_requests(records: list[dict[str, Any]], default: str = "not planned") -> dict[str, dict[str, Any]]:
-    """Return the last record of each of the three requests; `default` is the state of one without. Pure."""
+def list_requests(records: Records, default: str = "not planned") -> dict[str, Json]:
+    """Return what records tell of each of the three requests: {operation: {name: fact, or None}}. Pure.
+
+    The names are for a person to read; `default` is the state of a request without a record.
+    """
     last = {record["operation_id"]: record for record in records}
-    return {step.operation_id: last.get(step.operation_id, {"state": default}) for step in STEPS}
+    sent = {record["operation_id"]: record["time"] for record in records if record["state"] == IN_FLIGHT}
+    requests = {}
+    for step in STEPS:
+        record = last.get(step.operation_id, {"state": default})
+        usage, elapsed = record.get("usage"), record.get("elapsed_milliseconds")
+        requests[step.operation_id] = {
+            "state": record["state"],
+            "sent": sent.get(step.operation_id),
+            "model asked": records[0][step.asks] if records else None,
+            "model answered": record.get("model"),
+            "HTTP status": record.get("http_status"),
+            "stop reason": record.get("stop_reason"),
+            "tokens in/out": "/".join(str(usage.get(name, "?")) for name in _TOKEN_FIELDS) if usage else None,
+            "seconds": None if elapsed is None else f"{elapsed / 1_000:.1f}",
+            "dollars": record.get("cost_usd"),
+            "request id": record.get("request_id"),
+            "why": record.get("why"),
+        }
+    return requests
 
 
-def render_effort(record: dict[str, Any]) -> tuple[str | None, str | None]:
-    """Return a request's tokens in/out and its seconds as text, as far as a record tells of them. Pure."""
-    usage, elapsed = record.get("usage"), record.get("elapsed_milliseconds")
-    tokens = usage and "/".join(str(usage.get(field, "?")) for field in _TOKEN_FIELDS)
-    return tokens, None if elapsed is None else f"{elapsed / 1_000:.1f}"
-
-
-def render_table(records: list[dict[str, Any]], default: str = "not planned") -> str:
+def render_table(records: Records, default: str = "not planned") -> str:
     """Return a run's requests as a table of at most 80 columns, from its records. Pure."""
     table = [("request", "model", "state", "tokens", "s", "cost")]
-    models = [show(records[0][step.asks]).rpartition("/")[2] if records else "-" for step in STEPS]
-    for (operation_id, last), model in zip(list_requests(records, default).items(), models):
-        tokens, seconds = (fact or "-" for fact in render_effort(last))
+    for operation_id, facts in list_requests(records, default).items():
+        model = show(facts["model asked"] or "-").rpartition("/")[2]
         model = model if len(model) <= 20 else f"{model[:19]}~"
-        state = last["state"].replace("_", " ")
-        table.append((operation_id, model, state, tokens, seconds, last.get("cost_usd", "-")))
-    for end in records:
-        if end["operation_id"] == RUN and end["state"] != PLANNED:
-            each = compute_cost_per_accepted([parse_usd(end["cost_usd"])], int(end["state"] == CONFIRMED))
-            table.append(("together", "", "", "", "", end["cost_usd"]))
-            table.append(("per accepted answer", "", "", "", "", render_usd(each[0]) if each else "-"))
-    return "\n".join(f"{a:20} {b:20} {c:11} {d:>10} {e:>5} {f:>9}".rstrip() for a, b, c, d, e, f in table)
+        figures = [facts[name] or "-" for name in ("tokens in/out", "seconds", "dollars")]
+        table.append((operation_id, model, facts["state"].replace("_", " "), *figures))
+    for end in find_ends(records):
+        each = compute_cost_per_accepted([parse_usd(end["cost_usd"])], int(end["state"] == CONFIRMED))
+        figure = render_usd(each[0] if each else None) if end["state"] == CONFIRMED else "-"
+        table.append(("together", "", "", "", "", end["cost_usd"]))
+        table.append(("per accepted answer", "", "", "", "", figure))
+    return "\n".join("{:20} {:20} {:11} {:>10} {:>5} {:>9}".format(*line).rstrip() for line in table)
 
 
-def list_model_warnings(records: list[dict[str, Any]]) -> list[str]:
+def find_ends(records: Records) -> Records:
+    """Return the record that closes a run, in a list that is empty if there is none. Pure."""
+    return [record for record in records[1:] if record["operation_id"] == RUN]
+
+
+def list_lookups(records: Records) -> list[str]:
+    """Return a line for each request that is unclear: by what it is looked up at the provider. Pure."""
+    return [
+        f"look up: {operation_id}, sent {facts['sent']}, request id {facts['request id'] or 'not known'}"
+        for operation_id, facts in list_requests(records).items()
+        if facts["state"] in (IN_FLIGHT, UNCLEAR)
+    ]
+
+
+def list_model_warnings(records: Records) -> list[str]:
     """Return a line for each reply that came from another model than the one asked. Pure."""
     lines = []
-    for step in STEPS:
-        for record in records:
-            if (record["operation_id"], record["state"]) == (step.operation_id, CONFIRMED):
-                asked, answered = records[0].get(step.asks), record.get("model", "a model without a name")
-                if asked != answered:
-                    lines.append(f"warning: {step.operation_id}: asked for {asked}, answered by {answered}")
+    for operation_id, facts in list_requests(records).items():
+        asked, answered = facts["model asked"], facts["model answered"] or "a model without a name"
+        if facts["state"] == CONFIRMED and asked != answered:
+            lines.append(f"warning: {operation_id}: asked for {asked}, answered by {answered}")
     return [shorten(show(line), 200) for line in lines]
 
 
@@ -1579,7 +1476,9 @@ dt { color: var(--soft); overflow-wrap: normal; } dd { margin: 0; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; overflow-wrap: normal; }
 th, td { padding: .35rem 1rem .35rem 0; font-weight: 400; text-align: left; vertical-align: top; }
-thead th { color: var(--soft); } tbody tr { border-top: 1px solid var(--line); }
+thead th { color: var(--soft); } tbody th { min-width: 6rem; overflow-wrap: anywhere; }
+tbody tr { border-top: 1px solid var(--line); }
+@media (max-width: 30rem) { table { font-size: .8rem; } th, td { padding-right: .5rem; } }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
 pre { white-space: pre-wrap; } a { color: inherit; }
 :focus-visible { outline: 3px solid var(--open); outline-offset: 2px; }
@@ -1591,9 +1490,10 @@ text { fill: var(--text); } .state { fill: currentColor; font-weight: 600; text-
 _TONES = {
     **dict.fromkeys((CONFIRMED, "built", "accepted", "agrees"), "good"),
     **dict.fromkeys((UNCLEAR, IN_FLIGHT), "open"),
-    **dict.fromkeys((FAILED, "rejected", "broken", "interrupted", "differs"), "bad"),
+    **dict.fromkeys((FAILED, "rejected", "broken", "interrupted", "differs", "not delivered"), "bad"),
 }
 _MOST_UNFOLDED = 50
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"})
 
 
 def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = ()) -> str:
@@ -1605,7 +1505,7 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
     """
     import binascii
 
-    digest = binascii.b2a_base64(hashlib.sha256(_STYLE.encode()).digest(), newline=False).decode()
+    digest = binascii.b2a_base64(bytes.fromhex(digest_bytes(_STYLE.encode())), newline=False).decode()
     verdict = inspector.verdict
     words = "The evidence does not hold" if inspector.findings else verdict.capitalize()
     rehearsal = inspector.plan is not None and inspector.plan.facts["rehearsal"]
@@ -1629,10 +1529,7 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
 
 def _escape(value: Any) -> str:
     """Return text that is safe anywhere in HTML, with what could act on its reader made visible."""
-    text = show(str(value))
-    for mark, name in ("&", "amp"), ("<", "lt"), (">", "gt"), ('"', "quot"), ("'", "#39"):
-        text = text.replace(mark, f"&{name};")
-    return text
+    return show(str(value)).translate(_HTML)
 
 
 def _mark(state: str, words: str = "") -> str:
@@ -1640,36 +1537,40 @@ def _mark(state: str, words: str = "") -> str:
     return f'<strong class="{_TONES.get(state, "")}">{words or state.replace("_", " ")}</strong>'
 
 
+def _render_section(heading: str, tag: str, items: str) -> str:
+    return f"<h2>{heading}</h2>\n<{tag}>\n{items}</{tag}>\n" if items else ""
+
+
 def _render_list(heading: str, lines: Sequence[Any]) -> str:
-    items = "".join(f"<li>{_escape(line)}</li>\n" for line in lines)
-    return f"<h2>{heading}</h2>\n<ul>\n{items}</ul>\n" if lines else ""
+    return _render_section(heading, "ul", "".join(f"<li>{_escape(line)}</li>\n" for line in lines))
 
 
-def _render_facts(facts: Mapping[str, Any]) -> str:
-    """Return names and values; a value that is no string is shown as JSON."""
-    lines = []
+def _render_facts(facts: Json) -> str:
+    """Return names and values; a value that is no string is shown as JSON, and None is left out."""
+    lines = ""
     for name, fact in facts.items():
-        text = fact if isinstance(fact, str) else render_json(fact)
-        lines.append(f"<dt>{_escape(name)}</dt><dd>{_escape(shorten(text, 200))}</dd>\n")
-    return f"<dl>\n{''.join(lines)}</dl>\n"
+        if fact is not None:
+            text = shorten(fact if isinstance(fact, str) else render_json(fact), 200)
+            lines += f"<dt>{_escape(name)}</dt><dd>{_escape(text)}</dd>\n"
+    return f"<dl>\n{lines}</dl>\n"
 
 
 def _render_way(inspector: Inspector) -> str:
     """Return the way of the task as a picture: six stations, each with its state in words."""
     states = {record["operation_id"]: record["state"] for record in inspector.records}
     answered = states.get(HANDOFF.operation_id)
-    judged = inspector.verdict if answered == CONFIRMED else None
+    is_judged = answered == CONFIRMED and inspector.verdict in ("accepted", "rejected")
     ways = {
         "The sender asks for the stock": states.get(TOOL_REQUEST.operation_id),
         "The tool answers": states.get(READ_STOCK),
         "The sender ends its turn": states.get(TOOL_RESULT.operation_id),
-        "The application's checkpoint": "built" if answered else None,
+        "The application's checkpoint": answered and "built",
         "The receiver answers": answered,
-        "The validator judges": judged if judged in ("accepted", "rejected") else None,
+        "The validator judges": inspector.verdict if is_judged else None,
     }
-    picture, told = "", []
+    picture, told, not_reached = "", [], "unknown" if inspector.findings else "not reached"
     for at, (name, state) in enumerate(ways.items()):
-        words, top = (state or "not reached").replace("_", " "), 3 + at * 56
+        words, top = (state or not_reached).replace("_", " "), 3 + at * 56
         told.append(f"{name}: {words}")
         picture += f'<path d="M210 {top - 16}v14m-5 -6l5 6l5 -6"/>\n' if at else ""
         picture += (
@@ -1683,80 +1584,77 @@ def _render_way(inspector: Inspector) -> str:
 
 def _render_requests(inspector: Inspector, base: str) -> str:
     """Return a card for each request: what was asked, what came back, what it cost."""
-    cards = ""
-    for step, (operation_id, last) in zip(STEPS, list_requests(inspector.records).items()):
-        tokens, seconds = render_effort(last)
-        facts = {
-            "model asked": inspector.plan and inspector.plan.models[step.asks],
-            "model answered": last.get("model"),
-            "HTTP status": last.get("http_status"),
-            "stop reason": last.get("stop_reason"),
-            "tokens in/out": tokens,
-            "seconds": seconds,
-            "dollars": last.get("cost_usd"),
-            "request id": last.get("request_id"),
-            "why": last.get("why"),
-        }
-        known = _render_facts({name: fact for name, fact in facts.items() if fact is not None})
-        names = [f"{step.number}-{part}.json" for part in ("request", "response")]
+    html = "<h2>Requests</h2>\n"
+    for end in find_ends(inspector.records):
+        html += f"<p>Together {end['cost_usd']} dollars at list price, computed from usage: no invoice.</p>\n"
+    html += '<ol class="cards">\n'
+    requests = list_requests(inspector.records, inspector.default_state)
+    for step, facts in zip(STEPS, requests.values()):
+        state = facts.pop("state")
+        names = (step.request_file, step.response_file)
         links = ", ".join(_render_link(base, name) for name in names if inspector.files[name] is not None)
-        heading = f"<h3>{operation_id}: {_mark(last['state'])}</h3>"
-        cards += f'<li class="{_TONES.get(last["state"], "")}">\n{heading}\n{known}<p>{links}</p>\n</li>\n'
-    ends = [record for record in inspector.records[1:] if record["operation_id"] == RUN]
-    together = "".join(
-        f"<p>Together {end['cost_usd']} dollars at list price, computed from usage: no invoice.</p>\n"
-        for end in ends
-    )
-    return f'<h2>Requests</h2>\n{together}<ol class="cards">\n{cards}</ol>\n'
+        html += f'<li class="{_TONES.get(state, "")}">\n<h3>{step.operation_id}: {_mark(state)}</h3>\n'
+        html += f"{_render_facts(facts)}<p>{links}</p>\n</li>\n"
+    return f"{html}</ol>\n"
 
 
 def _render_stock(inspector: Inspector) -> str:
     """Return the stock beside the delivered and the recomputed shortages, differences first."""
-    read = any(record["operation_id"] == READ_STOCK for record in inspector.records)
-    rows = inspector.plan.rows if inspector.plan and read else []
-    text, delivered = _read_answer(inspector.files["3-response.json"] or b"")
-    prose = f"<p>The receiver said:</p>\n<pre>{_escape(shorten(text, 2_000))}</pre>\n"
-    prose = prose if text and not delivered else ""
-    agreeing: list[str] = []
-    differing: list[str] = []
-    for row in rows:
-        shortage, observed = demo.compute_shortage(row), delivered.pop(row["sku"], MISSING)
-        agrees = type(observed) is int and observed == shortage
-        state = "agrees" if agrees else "not delivered" if observed is MISSING else "differs"
-        cells = _render_row(row["sku"], state, observed, shortage, row["available"], row["target"])
-        (agreeing if agrees else differing).append(cells)
-    differing += [_render_row(sku, "differs", observed) for sku, observed in delivered.items()]
-    if not rows:
+    is_read = any(record["operation_id"] == READ_STOCK for record in inspector.records)
+    if inspector.plan is None or not is_read or not inspector.plan.rows:
         return ""
-    shown = differing + agreeing if len(rows) <= _MOST_UNFOLDED else differing[:_MOST_UNFOLDED]
-    folded = (differing + agreeing)[len(shown) :]
-    html = f"<h2>Stock and answer</h2>\n<p>{len(agreeing):,} of {len(rows):,} rows agree.</p>\n{prose}"
+    text, delivered = _read_answer(inspector.files["3-response.json"] or b"")
+    agreeing, differing = _sort_rows(inspector.plan.rows, delivered)
+    size, rows = len(inspector.plan.rows), differing + agreeing
+    html = f"<h2>Stock and answer</h2>\n<p>{len(agreeing):,} of {size:,} rows agree.</p>\n"
+    if text and not delivered:
+        said = "\n".join(map(_escape, shorten(text, 2_000).split("\n")))
+        html += f"<p>The receiver said:</p>\n<pre>{said}</pre>\n"
+    shown = rows if size <= _MOST_UNFOLDED else differing[:_MOST_UNFOLDED]
     html += _render_table("Stock and answer", shown) if shown else ""
-    if folded:
-        table = _render_table("The rest of the stock", folded)
-        html += f"<details>\n<summary>{len(folded):,} more rows</summary>\n{table}</details>\n"
+    if len(shown) < len(rows):
+        table = _render_table("The rest of the stock", rows[len(shown) :])
+        more = f"{len(rows) - len(shown):,} more rows, {max(len(differing) - len(shown), 0):,} of them differ"
+        html += f"<details>\n<summary>{more}</summary>\n{table}</details>\n"
     return html
 
 
-def _read_answer(body: bytes) -> tuple[str, dict[str, Any]]:
-    """Return the text of the receiver's reply, and {SKU: shortage} as far as rows can be read in it."""
+def _sort_rows(rows: Rows, delivered: list[Any]) -> tuple[list[str], list[str]]:
+    """Return the table's rows that agree, and those that do not, as the validator judges them."""
+    waiting = {row["sku"]: row for row in rows}
+    agreeing, differing = [], []
+    for answer in delivered:
+        sku = answer.get("sku") if isinstance(answer, dict) else None
+        row = waiting.pop(sku, None) if isinstance(sku, str) else None
+        right = {"sku": sku, "shortage": demo.compute_shortage(row)} if row else MISSING
+        is_pair = isinstance(answer, dict) and answer.keys() == {"sku", "shortage"}
+        cells = (sku if isinstance(sku, str) else "no SKU", answer["shortage"] if is_pair else answer, row)
+        if list_differences(answer, right):
+            differing.append(_render_row("differs", *cells))
+        else:
+            agreeing.append(_render_row("agrees", *cells))
+    differing += [_render_row("not delivered", sku, MISSING, row) for sku, row in waiting.items()]
+    return agreeing, differing
+
+
+def _read_answer(body: bytes) -> tuple[str, list[Any]]:
+    """Return the text of the receiver's reply, and the rows that can be read in it."""
     message, fault = _parse_reply(body)
     if fault or demo.find_reply_faults(message, HANDOFF.stop_reason):
-        return "", {}
-    try:
+        return "", []
+    text = demo.join_text(message)
+    with contextlib.suppress(JsonError):
         answer = demo.parse_answer(message)
-    except JsonError:
-        answer = None
-    rows = answer.get("rows") if isinstance(answer, dict) else None
-    rows = [row for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    delivered = {row["sku"]: row.get("shortage", MISSING) for row in rows if isinstance(row.get("sku"), str)}
-    return demo.join_text(message), delivered
+        if isinstance(answer, dict) and isinstance(answer.get("rows"), list):
+            return text, answer["rows"]
+    return text, []
 
 
-def _render_row(sku: str, state: str, delivered: Any, *numbers: int) -> str:
-    shown = "-" if delivered is MISSING else shorten(render_json(delivered))
-    cells = "".join(f'<td class="number">{_escape(cell)}</td>' for cell in (shown, *numbers))
-    return f'<tr><th scope="row">{_escape(sku)}</th><td>{_mark(state)}</td>{cells}</tr>\n'
+def _render_row(state: str, sku: str, delivered: Any, row: Json | None) -> str:
+    numbers = (demo.compute_shortage(row), row["available"], row["target"]) if row else ()
+    cells = ("-" if delivered is MISSING else shorten(render_json(delivered)), *numbers)
+    html = "".join(f'<td class="number">{_escape(cell)}</td>' for cell in cells)
+    return f'<tr><th scope="row">{_escape(sku)}</th><td>{_mark(state)}</td>{html}</tr>\n'
 
 
 def _render_table(name: str, rows: list[str]) -> str:
@@ -1769,21 +1667,21 @@ def _render_table(name: str, rows: list[str]) -> str:
     )
 
 
-def _render_ledger(records: list[dict[str, Any]]) -> str:
+def _render_ledger(records: Records) -> str:
     items = ""
     for record in records:
         facts = {name: fact for name, fact in record.items() if name not in ("operation_id", "state")}
         items += f"<li>{record['operation_id']}: {_mark(record['state'])}{_render_facts(facts)}</li>\n"
-    return f"<h2>Ledger</h2>\n<ol>\n{items}</ol>\n" if items else ""
+    return _render_section("Ledger", "ol", items)
 
 
 def _render_files(inspector: Inspector, base: str) -> str:
-    lines = "".join(
-        f"<dt>{_render_link(base, name)}</dt><dd>{len(data):,} bytes, SHA-256 {digest_bytes(data)}</dd>\n"
-        for name, data in inspector.files.items()
-        if data is not None and name not in (REPORT, SUMS)
-    )
-    return f"<h2>Files</h2>\n<dl>\n{lines}</dl>\n" if lines else ""
+    items = ""
+    for name, data in inspector.files.items():
+        if data is not None and name not in (REPORT, SUMS):
+            told = f"{len(data):,} bytes, SHA-256 {digest_bytes(data)}"
+            items += f"<dt>{_render_link(base, name)}</dt><dd>{told}</dd>\n"
+    return _render_section("Files", "dl", items)
 
 
 def _render_link(base: str, name: str) -> str:
@@ -1798,9 +1696,9 @@ def _perform(
 ) -> int:
     """Do a run, live or rehearsed, in a new folder; show its table, its verdict, and where it is kept."""
 
-    def wait(passed: float) -> str | None:
+    def wait(passed: float) -> str:
         terminal.progress(f"  waiting, {passed:.0f} s")
-        return "interrupted by Ctrl-C" if terminal.interrupted else None
+        return "interrupted by Ctrl-C" if terminal.interrupted else ""
 
     def send(data: bytes) -> Outcome:
         return send_request(plan.facts["endpoint"], key, data, plan.facts["timeout_seconds"], wait)
@@ -1816,24 +1714,20 @@ def _perform(
         raise RunError(EXIT_FAILED, folder, str(error)) from error
     finally:
         os.umask(umask)
-    for line in list_model_warnings(recorder.records):
+    for line in (*list_model_warnings(recorder.records), *list_lookups(recorder.records)):
         terminal.write_err(line, "yellow")
     terminal.write_out(render_table(recorder.records))
     if code == EXIT_DONE:
         terminal.write_out(verdict, "green")
     if kept:
+        import shlex
+
         terminal.write_err(f"evidence: {show(folder)}, to be read: {show(os.path.join(folder, REPORT))}")
-        terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {_quote(folder)}")
+        terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {show(shlex.quote(folder))}")
     if code != EXIT_DONE:
         raise RunError(code, folder, verdict)
     terminal.holding = False
     return code
-
-
-def _quote(name: str) -> str:
-    import shlex
-
-    return show(shlex.quote(name))
 
 
 def _carry_out_whatever_comes(recorder: Recorder, plan: Plan) -> tuple[int, str]:
@@ -1851,19 +1745,17 @@ def _carry_out_whatever_comes(recorder: Recorder, plan: Plan) -> tuple[int, str]
     return code, verdict
 
 
-def _run_live(terminal: Terminal, options: Any, folder: str) -> int:
+def _run_live(terminal: Terminal, options: Any) -> int:
     check_endpoint(options.endpoint)
-    key = read_key(options.key_env)
+    key, folder = read_key(options.key_env), options.out or "handoff-run"
     plan = _build_plan(options, options.endpoint, rehearsal=False)
     _check_own_words(key, plan, folder)
-    misfit = explain_misfit(plan)
+    misfit, ceiling = explain_misfit(plan), estimate_ceiling(plan)
     if misfit:
         why = "an answer that is cut off is paid and worth nothing; a token is counted as 1.5 bytes"
         raise RefusedError(misfit, why, "raise --max-tokens as far as the model goes, or hand over less")
-    ceiling = estimate_ceiling(plan)
-    cost = (
-        "unknown, a model has no list price" if ceiling is None else f"at most {render_usd(ceiling)} dollars"
-    )
+    most = f"at most {render_usd(ceiling)} dollars"
+    cost = "unknown, a model has no list price" if ceiling is None else most
     announcement = (
         "up to three paid requests, none of them ever repeated:\n"
         f"  endpoint  {options.endpoint}\n"
@@ -1889,22 +1781,23 @@ def _check_own_words(key: Key, plan: Plan, folder: str) -> None:
         raise RefusedError("this key cannot be used", why, "leave it out of the options, or use another key")
 
 
-def _run_rehearsal(terminal: Terminal, options: Any, folder: str) -> int:
+def _run_rehearsal(terminal: Terminal, options: Any, temporary: str = "") -> int:
+    """Rehearse in the folder that is asked for, or in a temporary one that is not told of."""
     key = Key(f"rehearsal-{os.urandom(16).hex()}")
     try:
         server = RehearsalServer(RehearsalModels(key.value))
     except OSError as error:
         why = "a rehearsal goes through HTTP on 127.0.0.1"
-        raise RefusedError(
-            f"the rehearsal cannot listen: {explain(error)}", why, "allow it to listen there"
-        ) from error
+        what = f"the rehearsal cannot listen: {explain(error)}"
+        raise RefusedError(what, why, "allow it to listen there") from error
     try:
         plan = _build_plan(options, server.url, rehearsal=True)
         announcement = f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid"
         misfit = explain_misfit(plan)
         if misfit:
             announcement += f"\n  --live would refuse this: {misfit}"
-        return _perform(terminal, plan, key, folder, announcement, kept=options.rehearse)
+        folder = temporary or options.out or "handoff-rehearsal"
+        return _perform(terminal, plan, key, folder, announcement, kept=not temporary)
     finally:
         server.close()
 
@@ -1935,19 +1828,23 @@ def _run_checks(terminal: Terminal, options: Any) -> int:
 
 
 def _run_inspection(terminal: Terminal, options: Any) -> int:
+    page = options.html
+    if page and os.path.realpath(os.path.dirname(page) or ".") == os.path.realpath(options.inspect):
+        why = "a run's folder is evidence, and nothing is added to it"
+        raise RefusedError(f"{show(page)} is in the run's folder", why, "name a file elsewhere")
     inspector = inspect_run(options.inspect, options.stock)
-    if options.html is not None:
-        report = render_report(inspector, _lead_to(options.inspect, options.html), inspector.notes)
-        demo.write_new_files({options.html: report.encode()})
-        terminal.write_err(f"wrote {show(options.html)}")
+    if page:
+        report = render_report(inspector, _lead_to(options.inspect, page), inspector.notes)
+        demo.write_new_files({page: report.encode()})
+        terminal.write_err(f"wrote {show(page)}")
     if options.json:
         terminal.write_out(render_json(_list_inspection(inspector), 2))
         return inspector.exit_code
-    terminal.write_out(render_table(inspector.records, _default_state(inspector)))
+    terminal.write_out(render_table(inspector.records, inspector.default_state))
     for check in inspector.checks:
         terminal.write_out(f"ok: {check}")
     notes = [f"note: {note}" for note in inspector.notes]
-    for line in (*list_model_warnings(inspector.records), *notes):
+    for line in (*list_model_warnings(inspector.records), *list_lookups(inspector.records), *notes):
         terminal.write_err(line, "yellow")
     for finding in inspector.findings:
         terminal.write_err(str(finding), "red")
@@ -1958,22 +1855,18 @@ def _run_inspection(terminal: Terminal, options: Any) -> int:
     return EXIT_DONE
 
 
-def _list_inspection(inspector: Inspector) -> dict[str, Any]:
-    requests = list_requests(inspector.records, _default_state(inspector))
+def _list_inspection(inspector: Inspector) -> Json:
+    requests = list_requests(inspector.records, inspector.default_state)
     return {
         "verdict": inspector.verdict,
         "why": inspector.end,
         "exit_code": inspector.exit_code,
-        "requests": {operation_id: last["state"] for operation_id, last in requests.items()},
-        "findings": [{"path": finding.path, "message": finding.message} for finding in inspector.findings],
+        "requests": {operation_id: facts["state"] for operation_id, facts in requests.items()},
+        "findings": demo.list_findings(inspector.findings),
         "notes": inspector.notes,
         "checks": inspector.checks,
         "records": inspector.records,
     }
-
-
-def _default_state(inspector: Inspector) -> str:
-    return "unknown" if inspector.findings else "not planned"
 
 
 def _lead_to(folder: str, page: str) -> str:
@@ -1984,7 +1877,7 @@ def _lead_to(folder: str, page: str) -> str:
         way = os.path.relpath(folder, os.path.dirname(page) or ".").replace(os.sep, "/")
     except ValueError:  # on another drive
         return f"file:///{urllib.parse.quote(os.path.abspath(folder).replace(os.sep, '/'))}/"
-    return "./" if way == "." else f"./{urllib.parse.quote(os.fsencode(way))}/"
+    return f"./{urllib.parse.quote(os.fsencode(way))}/"
 
 
 def _build_plan(options: Any, endpoint: str, rehearsal: bool) -> Plan:
@@ -1996,29 +1889,34 @@ def _build_plan(options: Any, endpoint: str, rehearsal: bool) -> Plan:
         "timeout_seconds": options.timeout,
         "rehearsal": rehearsal,
     }
-    return Plan(options.stock or demo.STOCK, facts)
+    rows = options.stock or demo.STOCK
+    oversize = explain_oversize(rows)
+    if oversize:
+        why = "a longer reply is cut off there, so that no server can exhaust this machine"
+        raise RefusedError(oversize, why, "hand over less at once")
+    return Plan(rows, facts)
 
 
 def _folder(text: str) -> str:
-    import argparse
-
     if not text:
         raise argparse.ArgumentTypeError("expected the name of a folder")
     return text.rstrip(os.sep) or text
 
 
-def _seconds(text: str) -> int:
-    import argparse
+def _new_file(text: str) -> str:
+    if text in ("", "-"):
+        raise argparse.ArgumentTypeError("expected the name of a new file")
+    return text
 
+
+def _seconds(text: str) -> int:
     seconds = demo.positive_int(text)
-    if seconds > _MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"expected at most {_MOST_SECONDS} seconds, observed {text!r}")
+    if seconds > 86_400:
+        raise argparse.ArgumentTypeError(f"expected at most 86400 seconds, observed {text!r}")
     return seconds
 
 
 def _variable(text: str) -> str:
-    import argparse
-
     if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,99}", text):  # it may be a key: it is not shown
         raise argparse.ArgumentTypeError("expected the name of an environment variable, not its value")
     return text
@@ -2026,49 +1924,82 @@ def _variable(text: str) -> str:
 
 _RUNS = ("--live", "--rehearse")
 _ALL_RUNS = (*_RUNS, "no mode")
-# Option: (the modes it goes with, its metavar, what checks it, its default, what it is).
-_OPTIONS: dict[str, tuple[tuple[str, ...], str, Callable[[str], Any], Any, str]] = {
-    "--out": (_RUNS, "DIR", _folder, None, "a run's new folder (default: handoff-run, handoff-rehearsal)"),
-    "--endpoint": (("--live",), "URL", str, ENDPOINT, "where requests go"),
-    "--key-env": (("--live",), "NAME", _variable, KEY_ENVIRONMENT, "the variable that holds the key"),
-    "--sender": (_ALL_RUNS, "MODEL", demo.model_id, SENDER_MODEL, "the model that begins"),
-    "--receiver": (_ALL_RUNS, "MODEL", demo.model_id, demo.RECEIVER_MODEL, "the model that goes on"),
-    "--max-tokens": (_ALL_RUNS, "N", demo.positive_int, demo.MAX_TOKENS, "the limit of each reply"),
-    "--timeout": (_ALL_RUNS, "SECONDS", _seconds, TIMEOUT_SECONDS, "the limit of each request"),
-    "--stock": ((*_ALL_RUNS, "--inspect"), "FILE", demo.read_stock, None, demo.STOCK_OPTION["help"]),
-    "--html": (("--inspect",), "FILE", str, None, "write the report to a new file"),
+# Option: (the modes it goes with, what add_argument takes).
+_OPTIONS: dict[str, tuple[tuple[str, ...], Json]] = {
+    "--out": (
+        _RUNS,
+        {
+            "metavar": "DIR",
+            "type": _folder,
+            "help": "a run's new folder (default: handoff-run, handoff-rehearsal)",
+        },
+    ),
+    "--endpoint": (("--live",), {"metavar": "URL", "default": ENDPOINT, "help": f"default: {ENDPOINT}"}),
+    "--key-env": (
+        ("--live",),
+        {
+            "metavar": "NAME",
+            "type": _variable,
+            "default": KEY_ENVIRONMENT,
+            "help": f"the variable that holds the key (default: {KEY_ENVIRONMENT})",
+        },
+    ),
+    "--sender": (
+        _ALL_RUNS,
+        {
+            "metavar": "MODEL",
+            "type": demo.model_id,
+            "default": SENDER_MODEL,
+            "help": f"the model that begins (default: {SENDER_MODEL})",
+        },
+    ),
+    "--receiver": (_ALL_RUNS, demo.RECEIVER_OPTION),
+    "--max-tokens": (_ALL_RUNS, demo.MAX_TOKENS_OPTION),
+    "--timeout": (
+        _ALL_RUNS,
+        {
+            "metavar": "SECONDS",
+            "type": _seconds,
+            "default": TIMEOUT_SECONDS,
+            "help": f"the limit of each request (default: {TIMEOUT_SECONDS})",
+        },
+    ),
+    "--stock": ((*_ALL_RUNS, "--inspect"), {**demo.STOCK_OPTION, "type": demo.read_stock}),
+    "--html": (
+        ("--inspect",),
+        {"metavar": "FILE", "type": _new_file, "help": "write the report to a new file"},
+    ),
+    "--json": (("--inspect",), demo.JSON_OPTION),
+}
+_MODES: dict[str, Callable[[Terminal, Any], int]] = {
+    "--rehearse": _run_rehearsal,
+    "--live": _run_live,
+    "--inspect": _run_inspection,
+    "no mode": _run_checks,
 }
 
 
-def _parse_options(terminal: Terminal, arguments: list[str]) -> Any:
+def _parse_options(terminal: Terminal, arguments: list[str]) -> tuple[str, Any]:
+    """Return the mode, and the options with their defaults. Raises UsageError for options of another mode."""
     about = (
         "Hand a task from one model to another, and keep the evidence. Without a mode: check this"
         " program, and rehearse a whole run in a temporary folder."
     )
     parser = demo.Parser(terminal, "", about, {})
-    mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--rehearse", action="store_true", help="do a run on loopback, and keep its folder")
-    mode.add_argument("--live", action="store_true", help="do a run: up to three paid requests")
-    mode.add_argument("--inspect", metavar="DIR", help="judge a run again, from its files alone")
-    parser.add_argument("--json", action="store_true", help="with --inspect: print one object instead")
-    for option, (_, metavar, kind, default, words) in _OPTIONS.items():
-        words = words if default is None else f"{words} (default: {default})"
-        parser.add_argument(option, metavar=metavar, type=kind, help=words)
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--rehearse", action="store_true", help="do a run on loopback, and keep its folder")
+    group.add_argument("--live", action="store_true", help="do a run: up to three paid requests")
+    group.add_argument("--inspect", metavar="DIR", help="judge a run again, from its files alone")
+    for option, (_, settings) in _OPTIONS.items():
+        parser.add_argument(option, **settings)
     options = parser.parse_args(arguments)
-    given = vars(options)
-    chosen = next((name for name in ("--rehearse", "--live") if given[name[2:]]), "no mode")
-    chosen = chosen if options.inspect is None else "--inspect"
-    for option, (modes, _, _, default, _) in _OPTIONS.items():
-        name = option[2:].replace("-", "_")
-        if given[name] is not None and chosen not in modes:
-            raise UsageError(
-                f"{option} does not go with {chosen}", f"it goes with {', '.join(modes)}", "leave it out"
-            )
-        if given[name] is None:
-            given[name] = default
-    if options.json and options.inspect is None:
-        raise UsageError(f"--json does not go with {chosen}", "it goes with --inspect", "leave it out")
-    return options
+    named = [argument.partition("=")[0] for argument in arguments]
+    chosen = next((mode for mode in _MODES if mode in named), "no mode")
+    for option, (modes, _) in _OPTIONS.items():
+        if option in named and chosen not in modes:
+            why = f"it goes with {', '.join(modes)}"
+            raise UsageError(f"{option} does not go with {chosen}", why, "leave it out")
+    return chosen, options
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
@@ -2076,16 +2007,10 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
     if _KEY.fullmatch(value):  # from the first message on
         terminal.redact = Key(value).remove_from_text
     try:
-        options = _parse_options(terminal, arguments)
+        mode, options = _parse_options(terminal, arguments)
     except demo.HelpShown:
         return EXIT_DONE
-    if options.inspect is not None:
-        return _run_inspection(terminal, options)
-    if options.live:
-        return _run_live(terminal, options, options.out or "handoff-run")
-    if options.rehearse:
-        return _run_rehearsal(terminal, options, options.out or "handoff-rehearsal")
-    return _run_checks(terminal, options)
+    return _MODES[mode](terminal, options)
 
 
 def main(argv: list[str] | None = None) -> int:

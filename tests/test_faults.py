@@ -15,6 +15,7 @@ import sys
 import threading
 from unittest import mock
 
+import checkpoint_demo
 import run_handoff
 from tests.support import ANSWERED, GOOD_RUN, KEY, RunTestCase, checkpoint, handoff
 
@@ -234,4 +235,6 @@ class RecordedFaultTest(RunTestCase):
         self.assertEqual(self.files()["ledger.jsonl"], before)
         recorder.record("run", "failed")
         self.assertEqual([record["state"] for record in self.ledger()], ["planned", "failed"])
-        self.assertEqual(run_handoff.parse_ledger(self.files()["ledger.jsonl"])[1], [])
+        first = self.files()["ledger.jsonl"].partition(b"\n")[0]
+        prev = [record["prev_sha256"] for record in self.ledger()]
+        self.assertEqual(prev, ["0" * 64, checkpoint_demo.digest_bytes(first)])

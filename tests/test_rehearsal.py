@@ -78,7 +78,7 @@ class RehearseTest(FolderTestCase):
         def start(server, models):
             real(server, models)
             for data in (b"", b"POST / HTTP/1.1\r\ncontent-length: x\r\n\r\n"):
-                strangers.append(socket.create_connection(server._address))
+                strangers.append(socket.create_connection(server._server.server_address))
                 self.addCleanup(strangers[-1].close)
                 strangers[-1].sendall(data)
 

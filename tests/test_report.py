@@ -237,14 +237,40 @@ class VerdictTest(ReportTestCase):
         lines = ["".join(words.split()) for _, words in page.find("tr")][1:]
         self.assertEqual(
             lines,
-            ['DEMO-002differs"0"01512', "DEMO-003notdelivered-404", "OTHERdiffers1", "DEMO-001agrees33710"],
+            ['DEMO-002differs"0"01512', "OTHERdiffers1", "DEMO-003notdelivered-404", "DEMO-001agrees33710"],
         )
         self.assertIn("1 of 3 rows agree", page.text)
         self.assertIn("The validator judges: rejected", page.find("svg")[0][0]["aria-label"])
 
+    def test_rows_are_judged_as_the_validator_judges_them(self):
+        right = checkpoint_demo.build_result(checkpoint_demo.STOCK)["rows"]
+        answers = {
+            "a row before the right one": (
+                [{"sku": "DEMO-001", "shortage": 99}, *right],
+                ["DEMO-001differs99", "DEMO-001differs3"],
+            ),
+            "a row behind the right one": ([*right, right[0]], ["DEMO-001differs3"]),
+            "a field too many": (
+                [{**right[0], "order": 1}, *right[1:]],
+                ['DEMO-001differs{"sku":"DEMO-001"'],
+            ),
+            "no row": ([*right, None], ["noSKUdiffersnull"]),
+        }
+        for number, (phrase, (rows, expected)) in enumerate(answers.items()):
+            with self.subTest(phrase):
+                reply = respond(message([text(json.dumps({"rows": rows}))]))
+                self.live(self.serve(*GOOD_RUN[:2], reply), out=str(number))
+                page = self.page(str(number))
+                self.assertEqual(page.find("h1")[0][1], "Rejected")
+                lines = ["".join(words.split()) for _, words in page.find("tr")][1:]
+                differing = [line for line in lines if "differs" in line]
+                self.assertEqual(len(differing), len(expected))
+                for line, begin in zip(differing, expected):
+                    self.assertTrue(line.startswith(begin), line)
+
     def test_answer_without_rows_is_shown_as_it_is(self):
-        page = self.end(*GOOD_RUN[:2], respond(message([text("I would order four.")])), code=1)
-        self.assertEqual([words for _, words in page.find("pre")], ["I would order four."])
+        page = self.end(*GOOD_RUN[:2], respond(message([text("I would\norder four.")])), code=1)
+        self.assertEqual([words for _, words in page.find("pre")], ["I would\norder four."])
 
     def test_reply_from_another_model_is_shown(self):
         other = respond({**CALLED, "model": "other/model"})
@@ -277,6 +303,17 @@ class VerdictTest(ReportTestCase):
         self.assertIn("handoff.txt byte 0", page.text)
         self.assertIn("Next: keep the folder as it is", page.text)
 
+    def test_request_whose_record_does_not_hold_is_unknown(self):
+        self.live(self.serve(*GOOD_RUN))
+        ledger = self.folder / "run" / "ledger.jsonl"
+        lines = ledger.read_text().splitlines(keepends=True)
+        lines[9] = lines[9].replace('"state"', '"stat3"')
+        ledger.write_text("".join(lines))
+        page = self.report()
+        self.assertIn("receiver-handoff: unknown", [words for _, words in page.find("h3")])
+        self.assertIn("The receiver answers: unknown", page.find("svg")[0][0]["aria-label"])
+        self.assertNotIn("not planned", page.text)
+
     def test_every_leaf_that_is_missing_still_gives_a_report(self):
         self.live(self.serve(*GOOD_RUN))
         for name in self.files():
@@ -306,7 +343,7 @@ class HtmlOptionTest(ReportTestCase):
     def test_its_links_lead_to_the_folder_from_wherever_it_stands(self):
         os.makedirs(self.folder / "a b" / "c")
         os.rename(self.folder / "run", self.folder / "a b" / "r:un é#1")
-        for name in ("a b/c/page.html", "page.html", "a b/r:un é#1/page.html"):
+        for name in ("a b/c/page.html", "page.html", "a b/page.html"):
             with self.subTest(name):
                 self.inspect("a b/r:un é#1", "--html", self.path(name))
                 page = Page((self.folder / name).read_text(encoding="utf-8"))
@@ -314,6 +351,19 @@ class HtmlOptionTest(ReportTestCase):
                     href = urllib.parse.unquote(attributes["href"])
                     self.assertTrue(href.startswith("./"), href)
                     self.assertTrue((self.folder / name).parent.joinpath(href).exists(), href)
+
+    def test_it_adds_nothing_to_the_folder(self):
+        before = self.files()
+        os.symlink(self.path("run"), self.path("link"))
+        for name in ("run/report.html", "run/page.html", "link/page.html", "run/../run/page.html"):
+            with self.subTest(name):
+                ended = self.inspect("run", "--html", self.path(name))
+                self.assertEqual(ended.code, 3, ended)
+                self.assertIn("is in the run's folder", ended.err)
+        self.assertEqual(self.files(), before)
+
+    def test_it_is_no_standard_output(self):
+        self.assertEqual(self.inspect("run", "--html", "-").code, 2)
 
     def test_it_goes_with_json(self):
         ended = self.inspect("run", "--json", "--html", self.path("page.html"))
@@ -393,7 +443,8 @@ class LargeStockTest(OutsideTestCase):
         tables = [words.count("S0") for _, words in page.find("table")]
         self.assertEqual(tables, [3, 9_997])
         self.assertEqual(
-            [words.strip().split("\n")[0] for _, words in page.find("details")], ["9,997 more rows"]
+            [words.strip().split("\n")[0] for _, words in page.find("details")],
+            ["9,997 more rows, 0 of them differ"],
         )
         self.assertIn("9,997 of 10,000 rows agree", page.text)
 
@@ -404,6 +455,7 @@ class LargeStockTest(OutsideTestCase):
 
     def test_many_differences_are_not_all_unfolded(self):
         self.assertEqual(self.run_large(900).code, 1)
+        self.assertIn("9,950 more rows, 850 of them differ", self.page().text)
         self.assertEqual([words.count("S0") for _, words in self.page().find("table")], [50, 9_950])
 
 
@@ -479,6 +531,24 @@ class BrowserTest(OutsideTestCase):
             with self.subTest(page, width=width, dark=dark):
                 self.assertEqual(shown, ("#0f1318" if dark else "#ffffff", width))
         self.assertEqual(server.connections, 0)
+
+    def test_long_sku_hides_no_column(self):
+        rows = [{"sku": "A" * 5_000, "available": 1, "target": 2}, {"sku": "B", "available": 1, "target": 2}]
+        self.put("stock.json", json.dumps(rows))
+        self.live(
+            self.serve(
+                *GOOD_RUN[:2], respond(message([text(json.dumps(checkpoint_demo.build_result(rows)))]))
+            ),
+            *("--stock", self.path("stock.json"), "--max-tokens", "9000"),
+        )
+        data = (self.folder / "run" / "report.html").read_text(encoding="utf-8")
+        for width in (390, 1280):
+            page = data.replace(".wide { overflow-x: auto; }", "").replace(
+                "style-src 'sha256-", "style-src 'unsafe-inline' 'x"
+            )
+            self.put("bare.html", re.sub("'x[^']*'", "", page))
+            window, content = self.measure("bare.html", width)
+            self.assertLess(content, window + 100)
 
     def test_10_000_rows_open_at_once(self):
         self.run_large(3)

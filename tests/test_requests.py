@@ -25,6 +25,18 @@ def build_plan(**changes):
     return run_handoff.Plan(ROWS, {**facts, **changes})
 
 
+def give_result(reply):
+    """Return the message that gives the stock to the call in a reply."""
+    content = checkpoint_demo.canonical_json(ROWS).decode()
+    result = {"type": "tool_result", "tool_use_id": reply["content"][-1]["id"], "content": content}
+    return {"role": "user", "content": [result]}
+
+
+def reload(request):
+    """Return a request as it reads from the bytes that are sent."""
+    return checkpoint_demo.parse_json(run_handoff.encode_json(request))
+
+
 class ToolRequestTest(unittest.TestCase):
     def test_request_1_is_what_the_specification_says(self):
         request = run_handoff.build_tool_request(build_plan())
@@ -83,8 +95,9 @@ class ResultRequestTest(unittest.TestCase):
         for name, content in self.CONTENTS.items():
             with self.subTest(name):
                 reply = message(content, "tool_use")
-                data = run_handoff.encode_json(run_handoff.build_result_request(first, reply, ROWS))
-                self.assertEqual(run_handoff.find_session_changes(first, reply, ROWS, data), [])
+                request = reload(run_handoff.build_result_request(first, reply, ROWS))
+                results = give_result(reply)
+                self.assertEqual(run_handoff.find_session_changes(request, first, content, results), [])
 
     def test_request_2_that_was_changed_is_found_out(self):
         def drop_thinking(request):
@@ -131,7 +144,6 @@ class ResultRequestTest(unittest.TestCase):
             with self.subTest(change.__name__):
                 request = copy.deepcopy(run_handoff.build_result_request(first, reply, ROWS))
                 change(request)
-                changes = run_handoff.find_session_changes(
-                    first, reply, ROWS, run_handoff.encode_json(request)
-                )
+                results = give_result(reply)
+                changes = run_handoff.find_session_changes(reload(request), first, reply["content"], results)
                 self.assertTrue(changes[0].path.startswith(label), changes)

@@ -127,7 +127,7 @@ class ParseStockTest(FolderTestCase):
             with self.subTest(phrase):
                 rows = parse_stock(data)
                 self.assertEqual(rows, ROWS)
-                self.assertEqual(checkpoint_demo.find_differences(rows, ROWS), [])
+                self.assertEqual(checkpoint_demo.list_differences(rows, ROWS), [])
                 self.assertEqual([list(row) for row in rows], [["sku", "available", "target"]] * 2)
 
     def test_sku_is_kept_as_it_stands(self):
@@ -225,6 +225,23 @@ class StockCommandTest(FolderTestCase):
                 self.assertIn(words, ended.err)
                 self.assertEqual(self.names(), ["bad.csv", "stock.csv"])
 
+    def test_stock_that_is_no_strict_json_is_refused_with_its_place(self):
+        faults = {
+            "a key twice": ('[{"sku":"A","sku":"B"}]', '[0]: the key the string "sku" stands there twice'),
+            "NaN": ('[{"sku":NaN}]', "[0].sku: NaN is no JSON number"),
+            "a cut text": ('[{"sku":', "line 1 column 9: no JSON"),
+        }
+        for phrase, (text_, words) in faults.items():
+            bad = self.put("bad.json", text_)
+            for run in (checkpoint, handoff):
+                with self.subTest(phrase, run=run.__name__):
+                    first = (
+                        ["validate", "-"] if run is checkpoint else ["--rehearse", "--out", self.path("x")]
+                    )
+                    ended = run(*first, "--stock", bad)
+                    self.assertEqual((ended.code, ended.out), (2, ""), ended)
+                    self.assertIn(f": unreadable: {bad}: {words}", ended.err)
+
     def test_stock_that_is_not_there_is_refused(self):
         ended = checkpoint("validate", "-", "--stock", self.path("nowhere.csv"))
         self.assertEqual(ended.code, 2, ended)
@@ -245,6 +262,33 @@ class StockRunTest(RunTestCase):
     def live_on_stock(self, answer, *options, out="run"):
         server = self.serve(*GOOD_RUN[:2], answer)
         return self.live(server, "--stock", self.stock, *options, out=out), server
+
+    def test_stock_whose_answer_is_larger_than_any_reply_is_refused_with_the_numbers(self):
+        """Whatever --max-tokens allows: what comes back would be cut off, and would have been paid."""
+        stocks = {
+            "too many rows": [{"sku": f"S{number}", "available": 1, "target": 2} for number in range(34_000)],
+            "too many commas": [
+                {"sku": f"{number}{',' * 2_500}", "available": 0, "target": 1} for number in range(41)
+            ],
+            "too many bytes": [
+                {"sku": f"{number}{'A' * 130_000}", "available": 0, "target": 1} for number in range(33)
+            ],
+        }
+        server = self.serve()
+        for phrase, rows in stocks.items():
+            self.stock = self.put("large.json", json.dumps(rows))
+            options = ("--stock", self.stock, "--max-tokens", "9000000")
+            for ended in (
+                self.live(server, *options),
+                handoff("--rehearse", "--out", self.path("run"), *options),
+            ):
+                with self.subTest(phrase):
+                    self.assertEqual(ended.code, 3, ended)
+                    self.assertRegex(
+                        ended.err, "refused: [0-9,]+ rows: the answer takes [0-9,]+ (bytes|items)"
+                    )
+                    self.assertNotIn("run", self.names())
+        self.assertEqual(server.connections, 0)
 
     def test_run_is_judged_on_it_with_a_note_or_on_the_trusted_file(self):
         ended, server = self.live_on_stock(self.answer(ROWS))
@@ -296,7 +340,7 @@ class StockRunTest(RunTestCase):
         server = self.serve()
         ended = self.live(server, "--stock", path)
         self.assertEqual((ended.code, ended.out, server.connections), (3, "", 0), ended)
-        what = f"300 rows need an answer of about {tokens:,} tokens, the limit is 4,096"
+        what = f"300 rows: the answer takes about {tokens:,} tokens, the limit is 4,096"
         self.assertIn(f"refused: {what}\n", ended.err)
         self.assertEqual(self.names(), ["many.json", "stock.csv"])
         for limit, code in ((tokens - 1, 3), (tokens, 0)):
@@ -314,7 +358,7 @@ class StockRunTest(RunTestCase):
         path = self.put("large.json", json.dumps(rows))
         ended = handoff("--rehearse", "--out", self.path("run"), "--stock", path)
         self.assertEqual(ended.code, 0, ended)
-        self.assertIn("--live would refuse this: 10,000 rows need an answer of about", ended.err)
+        self.assertIn("--live would refuse this: 10,000 rows: the answer takes about", ended.err)
         self.assertTrue(ended.out.endswith("accepted: 10,000 rows, total shortage 40504500\n"), ended.out)
         self.assertEqual(self.inspect("run", "--stock", path).code, 0)
         self.assertEqual(self.inspect("run").code, 0)

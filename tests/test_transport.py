@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import gzip
 import json
@@ -184,21 +185,42 @@ class ReplyTest(SendTestCase):
             self.assertEqual(self.send(respond(ANSWERED)).body, WHOLE)
         self.assertEqual(proxy.connections, 0)
 
-    def test_proxy_for_https_sees_no_key(self):
+    def send_through_proxy(self, url, credentials="", **environment):
+        """Send to an https URL through a proxy that refuses it; return the outcome and what the proxy saw."""
+
         def refuse(connection, request):
             connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
 
         proxy = ScriptedServer(self, refuse)
-        proxies = {"https_proxy": f"http://127.0.0.1:{proxy.port}", "no_proxy": ""}
+        proxies = {
+            "https_proxy": f"http://{credentials}127.0.0.1:{proxy.port}",
+            "no_proxy": "",
+            **environment,
+        }
         with mock.patch.dict("os.environ", proxies), warnings.catch_warnings():
             # The http.client of 3.9 leaves the socket of a refused tunnel to the garbage collector.
             warnings.simplefilter("ignore", ResourceWarning)
-            outcome = send_request("https://api.invalid/v1/messages", Key(KEY), b"{}", 10)
+            outcome = send_request(url, Key(KEY), b"{}", 10)
             gc.collect()
         self.assertFalse(outcome.opened)
-        (request,) = proxy.requests
+        return outcome, proxy.requests
+
+    def test_proxy_for_https_sees_no_key(self):
+        _, (request,) = self.send_through_proxy("https://api.invalid/v1/messages")
         self.assertTrue(request.line.startswith("CONNECT api.invalid:443 "))
         self.assertNotIn(KEY, str(request.headers) + str(request.body))
+        self.assertNotIn("proxy-authorization", request.headers)
+
+    def test_proxy_for_https_is_given_its_own_credentials(self):
+        _, (request,) = self.send_through_proxy("https://api.invalid:8443/", "some%40one:pa%3Ass@")
+        self.assertTrue(request.line.startswith("CONNECT api.invalid:8443 "))
+        pair = base64.b64encode(b"some@one:pa:ss").decode()
+        self.assertEqual(request.headers["proxy-authorization"], f"Basic {pair}")
+
+    def test_proxy_for_https_is_passed_by_where_the_environment_says_so(self):
+        outcome, requests = self.send_through_proxy("https://api.invalid/", no_proxy="api.invalid")
+        self.assertEqual(requests, [])
+        self.assertTrue(outcome.trouble)
 
 
 class TimeTest(SendTestCase):
