@@ -883,7 +883,7 @@ class Recorder:
         self.folder = folder
         self.records: Records = []
         self._key, self._send, self._terminal = key, send, terminal
-        self._prev_sha256 = "0" * 64
+        self._size_bytes, self._prev_sha256 = 0, "0" * 64  # of the ledger, of its last line
         _make_folder(folder)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
@@ -918,15 +918,15 @@ class Recorder:
         record = {"time": now, "operation_id": operation_id, "state": state, **facts}
         line = self._key.remove_from(encode_json({**record, "prev_sha256": self._prev_sha256}))
         try:
-            end = os.fstat(self._ledger).st_size
             try:
                 demo.write_all(self._ledger, line + b"\n")
                 demo.flush(self._ledger)
             except OSError:
-                os.ftruncate(self._ledger, end)
+                os.ftruncate(self._ledger, self._size_bytes)
                 raise
         except OSError as error:
             raise EvidenceError(LEDGER, error) from error
+        self._size_bytes += len(line) + 1
         self._prev_sha256 = digest_bytes(line)
         self.records.append(record)
         if state != PLANNED:
@@ -1783,7 +1783,7 @@ def _check_own_words(key: Key, plan: Plan, folder: str) -> None:
 
 def _run_rehearsal(terminal: Terminal, options: Any, temporary: str = "") -> int:
     """Rehearse in the folder that is asked for, or in a temporary one that is not told of."""
-    key = Key(f"rehearsal-{os.urandom(16).hex()}")
+    key = Key(os.urandom(8).hex())
     try:
         server = RehearsalServer(RehearsalModels(key.value))
     except OSError as error:
