@@ -107,7 +107,7 @@ _NEW_RUN = "start a new run in a new folder, see --out"
 _ENDS = {
     "rejected": (
         "only an answer that was proved right is accepted",
-        f"read what was answered in the run's {REPORT}, then {_NEW_RUN}",
+        f"compare the answer with the stock, in the run's {REPORT}, then {_NEW_RUN}",
     ),
     "broken": (
         "evidence is only worth something as a whole",
@@ -1478,7 +1478,8 @@ table { border-collapse: collapse; font-size: .9rem; overflow-wrap: normal; }
 th, td { padding: .35rem 1rem .35rem 0; font-weight: 400; text-align: left; vertical-align: top; }
 thead th { color: var(--soft); } tbody th { min-width: 6rem; overflow-wrap: anywhere; }
 tbody tr { border-top: 1px solid var(--line); }
-@media (max-width: 30rem) { table { font-size: .8rem; } th, td { padding-right: .5rem; } }
+@media (max-width: 30rem) { table { font-size: .75rem; } th, td { padding-right: .4rem; }
+  tbody th { min-width: 4rem; } }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
 pre { white-space: pre-wrap; } a { color: inherit; }
 :focus-visible { outline: 3px solid var(--open); outline-offset: 2px; }
@@ -1490,7 +1491,9 @@ text { fill: var(--text); } .state { fill: currentColor; font-weight: 600; text-
 _TONES = {
     **dict.fromkeys((CONFIRMED, "built", "accepted", "agrees"), "good"),
     **dict.fromkeys((UNCLEAR, IN_FLIGHT), "open"),
-    **dict.fromkeys((FAILED, "rejected", "broken", "interrupted", "differs", "not delivered"), "bad"),
+    **dict.fromkeys(
+        (FAILED, "rejected", "broken", "interrupted", "differs", "repeated", "not delivered"), "bad"
+    ),
 }
 _MOST_UNFOLDED = 50
 _HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;"})
@@ -1621,7 +1624,8 @@ def _render_stock(inspector: Inspector) -> str:
 
 def _sort_rows(rows: Rows, delivered: list[Any]) -> tuple[list[str], list[str]]:
     """Return the table's rows that agree, and those that do not, as the validator judges them."""
-    waiting = {row["sku"]: row for row in rows}
+    known = {row["sku"]: row for row in rows}
+    waiting = dict(known)
     agreeing, differing = [], []
     for answer in delivered:
         sku = answer.get("sku") if isinstance(answer, dict) else None
@@ -1629,10 +1633,11 @@ def _sort_rows(rows: Rows, delivered: list[Any]) -> tuple[list[str], list[str]]:
         right = {"sku": sku, "shortage": demo.compute_shortage(row)} if row else MISSING
         is_pair = isinstance(answer, dict) and answer.keys() == {"sku", "shortage"}
         cells = (sku if isinstance(sku, str) else "no SKU", answer["shortage"] if is_pair else answer, row)
-        if list_differences(answer, right):
-            differing.append(_render_row("differs", *cells))
-        else:
+        if not list_differences(answer, right):
             agreeing.append(_render_row("agrees", *cells))
+        else:
+            state = "repeated" if row is None and isinstance(sku, str) and sku in known else "differs"
+            differing.append(_render_row(state, *cells))
     differing += [_render_row("not delivered", sku, MISSING, row) for sku, row in waiting.items()]
     return agreeing, differing
 
