@@ -194,18 +194,23 @@ def describe_pair(observed: Any, expected: Any) -> str:
     return f"observed {one}, expected {other}, from character {start} on"
 
 
-def count(things: list[Any], name: str) -> str:
+def render_count(things: list[Any], name: str) -> str:
     """Return how many things there are, with their name in singular or plural."""
     return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
 
 
-def build_finding(observed: Any, wanted: str, *at: str | int) -> Finding:
-    """Return the finding for a parsed value that is not what `wanted` says, at its place."""
-    return Finding(render_path(at), f"observed {describe(observed)}, expected {wanted}")
+def build_finding(observed: Any, expected: str, *at: str | int) -> Finding:
+    """Return the finding for a parsed value that is not what `expected` says, at its place."""
+    return Finding(render_path(at), f"observed {describe(observed)}, expected {expected}")
 
 
 def render_path(parts: Iterable[str | int]) -> str:
     """Return a JSON path such as `rows[1].shortage`, cut in its middle if it is long; the whole is `$`."""
+    path = _join_path(parts)
+    return path if len(path) <= 1_000 else f"{path[:480]}...{path[-480:]}"
+
+
+def _join_path(parts: Iterable[str | int]) -> str:
     path = ""
     for part in parts:
         if isinstance(part, int):
@@ -214,7 +219,6 @@ def render_path(parts: Iterable[str | int]) -> str:
             path += f".{part}"
         else:  # a long key is cut: it may stand in front of many findings
             path += f"[{render_json(shorten(part))}]"
-    path = path if len(path) <= 1_000 else f"{path[:480]}...{path[-480:]}"
     return path.lstrip(".") or "$"
 
 
@@ -256,7 +260,7 @@ def parse_json(data: bytes | str, depth_limit: int = DEPTH_LIMIT) -> Any:
     value = _scan_plain(text, depth_limit)
     if value is not MISSING:
         return value
-    # 3. Else it is scanned again with an eye on everything; what is refused becomes a _Fault in the value.
+    # 3. Else it is scanned again, each object and number looked at; what is refused becomes a _Fault.
     faults: dict[str, _Fault] = {}  # one for each reason, however often it is met
     try:
         value = _scan(text, lambda reason: faults.setdefault(reason, _Fault(reason)))
@@ -277,7 +281,7 @@ def _scan_plain(text: str, depth_limit: int) -> Any:
     `":` at least as often as it has keys. A value with as many keys has lost none to an equal one.
     """
     dense = text.count("{") * 100 > len(text)  # elsewhere _scan costs less than these proofs
-    digits_are_limited = getattr(sys, "get_int_max_str_digits", int)() == DIGITS_LIMIT
+    digits_are_limited = getattr(sys, "get_int_max_str_digits", lambda: 0)() == DIGITS_LIMIT
     if not dense or not digits_are_limited or re.search('"[ \t\n\r]+:', text):
         return MISSING
 
@@ -547,13 +551,13 @@ def _check_rows(placed_rows: Iterable[tuple[str, Any]], mark: str) -> list[dict[
             raise StockError(place, f"observed {describe(row)}, expected an object with {fields}")
         for column in STOCK_COLUMNS:
             value: Any = row[column]
-            wanted = "an integer from 0 to 10^12 in plain digits"
+            expected = "an integer from 0 to 10^12 in plain digits"
             fits = type(value) is int and 0 <= value <= MOST_PIECES
             if column == "sku":
-                wanted = "a string that no other row has, not empty, no control character in it, no formula"
+                expected = "a string that no other row has, not empty, no control character in it, no formula"
                 fits = isinstance(value, str) and bool(re.fullmatch(_SKU, value)) and value not in rows
             if not fits:
-                raise StockError(f"{place}{mark}{column}", f"observed {describe(value)}, expected {wanted}")
+                raise StockError(f"{place}{mark}{column}", f"observed {describe(value)}, expected {expected}")
         rows[row["sku"]] = {column: row[column] for column in STOCK_COLUMNS}
     if not rows:
         raise StockError("the stock", f"observed 0 rows, expected 1 to {MOST_ROWS:,}")
@@ -696,8 +700,8 @@ def find_message_faults(reply: Any) -> list[Finding]:
     """Return what keeps a parsed reply from being a whole message of the Messages API.
 
     A whole message is an object with `type` message, `role` assistant and `content` a list of
-    objects that each have a string `type`; of the blocks that are none the first is named. What
-    stands in the blocks is judged elsewhere. Pure.
+    objects that each have a string `type`; only the first block that is none is named. What stands
+    in the blocks is judged elsewhere. Pure.
     """
     if not isinstance(reply, dict):
         return [build_finding(reply, "a message")]
@@ -775,7 +779,7 @@ def parse_answer(message: dict[str, Any]) -> Any:
 
 def render_acceptance(rows: list[dict[str, Any]]) -> str:
     """Return the verdict on an accepted result for stock rows. Pure."""
-    return f"accepted: {count(rows, 'row')}, total shortage {sum(map(compute_shortage, rows))}"
+    return f"accepted: {render_count(rows, 'row')}, total shortage {sum(map(compute_shortage, rows))}"
 
 
 def validate_result(result: Any, rows: list[dict[str, Any]]) -> list[Finding]:
@@ -785,47 +789,44 @@ def validate_result(result: Any, rows: list[dict[str, Any]]) -> list[Finding]:
     SKU exactly once, in any order, and its shortage as an integer; nothing missing, nothing more.
     `rows` must have unique SKUs. Pure.
     """
+    return [] if _is_right(result, rows) else cut(_find_result_faults(result, rows))
+
+
+def _is_right(result: Any, rows: list[dict[str, Any]]) -> bool:
+    """Return whether a result is right, its rows in the source's order: one quick look does for most."""
+    if not isinstance(result, dict) or result.keys() != {"rows"} or not isinstance(result["rows"], list):
+        return False
+    return len(result["rows"]) == len(rows) and all(
+        type(row) is dict
+        and len(row) == 2
+        and row.get("sku") == source["sku"]
+        and type(row.get("shortage")) is int
+        and row["shortage"] == compute_shortage(source)
+        for row, source in zip(result["rows"], rows)
+    )
+
+
+def _find_result_faults(result: Any, rows: list[dict[str, Any]]) -> Iterator[Finding]:
     # 1. One object with the key rows, an array, and no other key.
     if not isinstance(result, dict):
-        return [build_finding(result, "an object with the key rows")]
-    if len(result) == 1 and _is_right(result.get("rows"), rows):
-        return []
-    return cut(_find_result_faults(result, rows))
-
-
-def _find_result_faults(result: dict[str, Any], rows: list[dict[str, Any]]) -> Iterator[Finding]:
-    expected = {row["sku"]: compute_shortage(row) for row in rows}
-    missing = dict(expected)
+        yield build_finding(result, "an object with the key rows")
+        return
+    missing = {row["sku"]: compute_shortage(row) for row in rows}
     for key, value in result.items():
         if key != "rows":
             yield from list_differences(value, MISSING, key)
         elif not isinstance(value, list):
             yield build_finding(value, "an array of rows", "rows")
         else:
-            yield from _find_row_faults(value, expected, missing)
+            # 2. Each row is right, or its faults are named.
+            yield from _find_row_faults(value, dict(missing), missing)
     if "rows" not in result:
         yield build_finding(MISSING, "an array of rows", "rows")
     elif isinstance(result["rows"], list):
         # 3. Every SKU of the source was there.
         for sku, shortage in missing.items():
-            wanted = describe({"sku": sku, "shortage": shortage})
-            yield Finding("rows", f"observed no row for {describe(sku)}, expected {wanted}")
-
-
-def _is_right(observed: Any, rows: list[dict[str, Any]]) -> bool:
-    """Return whether the rows of a result are right and stand in the source's order, as most do."""
-    return (
-        isinstance(observed, list)
-        and len(observed) == len(rows)
-        and all(
-            type(row) is dict
-            and len(row) == 2
-            and row.get("sku") == source["sku"]
-            and type(row.get("shortage")) is int
-            and row["shortage"] == compute_shortage(source)
-            for row, source in zip(observed, rows)
-        )
-    )
+            expected = describe({"sku": sku, "shortage": shortage})
+            yield Finding("rows", f"observed no row for {describe(sku)}, expected {expected}")
 
 
 def _find_row_faults(
@@ -833,7 +834,6 @@ def _find_row_faults(
 ) -> Iterator[Finding]:
     """Yield what is wrong with the rows of a result; a SKU that is among them leaves `missing`."""
     for index, row in enumerate(observed):
-        # 2. Each row is right, or its faults are named.
         if not isinstance(row, dict):
             yield build_finding(row, "an object with sku and shortage", "rows", index)
             continue
@@ -875,53 +875,57 @@ def compare_sessions(
     differences that the API leaves out of its comparison. Whether a signature is genuine, or which
     model can read a block, is not checked. Pure.
     """
-    # 1. The turn in hand, in both, and what stands behind it.
-    at, start = _align_turns(restored["messages"], original["messages"])
-    turn, behind = _split_turn(restored["messages"][at:])
-    expected_turn, expected_behind = _split_turn(original["messages"][start:])
-    if not turn and len(behind) == len(expected_turn) + len(expected_behind):  # its role was changed
-        turn, behind = behind[: len(expected_turn)], behind[len(expected_turn) :]
-    first = at + len(turn if turn or behind else expected_turn)
+    messages, expected = restored["messages"], original["messages"]
+    # 1. The turn in hand, in both: where it begins, its messages, and what stands behind them.
+    (at, turn, behind), (start, right_turn, right_behind) = _find_turns(messages, expected)
+    first = at + len(turn if turn or behind else right_turn)
     # 2. How its calls and the results behind it pair; those that pair are compared all the same.
     unmatched = find_unmatched_results(turn, behind, first)
-    size = 1 if any(map(_has_calls, expected_turn)) else 0
-    results = behind[:size], expected_behind[:size]
-    pairs = {
-        "changed prefix: messages": (0, restored["messages"][:at], original["messages"][:start]),
-        "changed assistant turn": (at, turn, expected_turn),
-        "changed tool result": (first, *(_keep_paired(*results) if unmatched else results)),
-        "changed later messages": (first + size, behind[size:], expected_behind[size:]),
-    }
+    size = 1 if any(map(_has_calls, right_turn)) else 0  # one message of results
+    results, right_results = behind[:size], right_behind[:size]
+    if unmatched:
+        results, right_results = _keep_paired(results, right_results)
     # 3. Every part of the record, against the same part of the original.
-    changes: dict[str, list[Finding]] = {}
-    notes: list[Finding] = []
-
-    def compare(label: str, observed: dict[str, Any], expected: dict[str, Any]) -> None:
-        findings = cut(_sift(find_differences(observed, expected), notes))
-        if findings:
-            changes.setdefault(label, []).extend(findings)
-
-    def compare_field(label: str, field: str) -> None:
-        sides = ({field: record[field]} if field in record else {} for record in (restored, original))
-        compare(label, *sides)
-
-    for field in ("system", "tools"):
-        compare_field(f"changed prefix: {field}", field)
-    for label, (number, *messages) in pairs.items():
-        if label == "changed tool result" and unmatched:
-            changes["unmatched tool result"] = unmatched
-        compare(label, *({"messages": dict(enumerate(side, number))} for side in messages))
+    parts: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+        ("changed prefix: system", _pick(restored, "system"), _pick(original, "system")),
+        ("changed prefix: tools", _pick(restored, "tools"), _pick(original, "tools")),
+        ("changed prefix: messages", _number(messages[:at], 0), _number(expected[:start], 0)),
+        ("changed assistant turn", _number(turn, at), _number(right_turn, at)),
+        ("changed tool result", _number(results, first), _number(right_results, first)),
+        (
+            "changed later messages",
+            _number(behind[size:], first + size),
+            _number(right_behind[size:], first + size),
+        ),
+    ]
     for field in _join_keys(restored, original):
         if field not in ("system", "tools", "messages"):
-            compare_field(f"changed field: {show(field)}", field)
+            parts.append((f"changed field: {show(field)}", _pick(restored, field), _pick(original, field)))
+    changes: dict[str, list[Finding]] = {}
+    notes: list[Finding] = []
+    for label, observed_part, expected_part in parts:
+        if label == "changed tool result" and unmatched:
+            changes["unmatched tool result"] = unmatched
+        findings = cut(_sift(find_differences(observed_part, expected_part), notes))
+        if findings:
+            changes.setdefault(label, []).extend(findings)
     return changes, notes
+
+
+def _pick(record: dict[str, Any], field: str) -> dict[str, Any]:
+    return {field: record[field]} if field in record else {}
+
+
+def _number(messages: list[Any], begin: int) -> dict[str, Any]:
+    """Return messages as a part of a record, under their numbers, which find_differences puts into paths."""
+    return {"messages": dict(enumerate(messages, begin))}
 
 
 def _sift(differences: Iterable[tuple[Path, Any, Any]], notes: list[Finding]) -> Iterator[Finding]:
     """Yield findings for differences that the API compares; the others are added to the notes."""
     for path, observed, expected in differences:
         finding = Finding(render_path(path), describe_pair(observed, expected))
-        if not re.match(_OUTSIDE_PREFIX, finding.path):
+        if not re.match(_OUTSIDE_PREFIX, _join_path(path)):
             yield finding
         elif len(notes) < MOST_FINDINGS:
             notes.append(finding)
@@ -936,7 +940,7 @@ def _keep_paired(observed: list[Any], expected: list[Any]) -> tuple[list[Any], l
     messages = [*observed, *expected]
     if len(messages) < 2 or not all(_list_blocks(message) for message in messages):
         return (observed, expected) if len(messages) == 2 else ([], [])
-    counts = [Counter(map(_get_call_id, _list_blocks(message))) for message in messages]
+    counts = [Counter(map(_render_call_id, _list_blocks(message))) for message in messages]
     paired = {call for call in counts[0] if counts[0][call] == counts[1][call] == 1}
     one, other = (_name_blocks(message, paired) for message in messages)
     places = {name: (one.get(name) or other[name])[0] for name in _join_keys(one, other)}
@@ -954,27 +958,32 @@ def _name_blocks(message: dict[str, Any], paired: set[str]) -> dict[str | int, t
     for place, block in enumerate(_list_blocks(message)):
         if block.get("type") != "tool_result":
             named[others], others = (place, message["content"][place]), others + 1
-        elif _get_call_id(block) in paired:
-            named[_get_call_id(block)] = place, block
+        elif _render_call_id(block) in paired:
+            named[_render_call_id(block)] = place, block
     return named
 
 
-def _get_call_id(block: dict[str, Any]) -> str:
+def _render_call_id(block: dict[str, Any]) -> str:
     return render_json(block.get("tool_use_id"))  # which may be unhashable
 
 
-def _align_turns(messages: list[Any], expected: list[Any]) -> tuple[int, int]:
-    """Return where the turn in hand stands, in the restored messages and in the original ones.
+def _find_turns(
+    messages: list[Any], expected: list[Any]
+) -> tuple[tuple[int, list[Any], list[Any]], tuple[int, list[Any], list[Any]]]:
+    """Return (where it begins, its messages, what stands behind) of the turn in hand, in both.
 
     It is the last assistant message with a tool_use, else the last assistant message. Where that was
     changed or is gone, it stands where the prefix ends, if the prefix is whole.
     """
     at, start = _find_turn(messages), _find_turn(expected)
-    if _differ(messages[at : at + 1], expected[start : start + 1]) and not _differ(
-        messages[:start], expected[:start]
-    ):
-        return start, start
-    return at, start
+    is_changed = _differ(messages[at : at + 1], expected[start : start + 1])
+    if is_changed and not _differ(messages[:start], expected[:start]):
+        at = start
+    turn, behind = _split_turn(messages[at:])
+    right_turn, right_behind = _split_turn(expected[start:])
+    if not turn and len(behind) == len(right_turn) + len(right_behind):  # it came back in another role
+        turn, behind = behind[: len(right_turn)], behind[len(right_turn) :]
+    return (at, turn, behind), (start, right_turn, right_behind)
 
 
 def _differ(messages: list[Any], expected: list[Any]) -> bool:
@@ -1003,7 +1012,7 @@ def find_unmatched_results(turn: list[Any], behind: list[Any], first: int) -> li
             if block.get("type") != "tool_result":
                 in_front = False
                 continue
-            call, wrong = _get_call_id(block), ""
+            call, wrong = _render_call_id(block), ""
             if waiting.get(call) and isinstance(block.get("tool_use_id"), str):
                 waiting[call].pop()
                 wrong = "" if in_front else "expected it at the beginning of the next message"
@@ -1090,6 +1099,114 @@ def run_session_cases() -> Iterator[tuple[str, str, bool]]:
         yield change, labels, labels == expected
 
 
+# --- Self-test ---------------------------------------------------------------
+
+# What the text holds: (the text, where it is refused; "" where it is accepted).
+_JSON_TEXTS = {
+    "accepts a byte-order mark": (b"\xef\xbb\xbf[1]", ""),
+    "accepts an escaped lone surrogate": (rb'"\ud83d"', ""),
+    "refuses a repeated key": (b'{"a":[{"b":1,"\\u0062":2}]}', "a[0]"),
+    "refuses NaN": (b"[1,NaN]", "[1]"),
+    "refuses a number that overflows": (b'{"a":1e400}', "a"),
+    "refuses an integer of 4,301 digits": (b"[%s]" % (b"9" * 4_301), "[0]"),
+    "refuses text behind the value": (b"{} {}", "line 1 column 4"),
+    "refuses a comment": (b"{} // no", "line 1 column 4"),
+    "refuses UTF-16": ("{}".encode("utf-16"), "byte 0"),
+    "refuses a truncated text": (b'{"rows":[', "line 1 column 10"),
+    "refuses 201 levels": (b"[" * 201 + b"]" * 201, "line 1 column 201"),
+}
+
+# What is changed in a good text: (a piece of it, what replaces it, where that is refused).
+_CHECKPOINT_CHANGES = {
+    "refuses a changed source digest": ('"source_sha256":"', '"source_sha256":"0', "source_sha256"),
+    "refuses a changed result digest": (
+        '"result_sha256":"',
+        '"result_sha256":"0',
+        "completed[0].result_sha256",
+    ),
+    "refuses a changed result": ('"available":7', '"available":9', "completed[0].result[0].available"),
+    "refuses a read that is not verified": ('"verified"', '"claimed"', "completed[0].status"),
+    "refuses a side effect": ('"side_effects":[]', '"side_effects":["order-1"]', "side_effects[0]"),
+    "refuses schema version 2": ('"schema_version":1', '"schema_version":2', "schema_version"),
+    "refuses schema version true": ('"schema_version":1', '"schema_version":true', "schema_version"),
+    "refuses an unexpected field": ('"pending"', '"notes":"trust me","pending"', "notes"),
+    "refuses a missing field": ('"side_effects":[],', "", "side_effects"),
+}
+_RESULT_CHANGES = {
+    "refuses a wrong quantity": (":3", ":2", "rows[0].shortage"),
+    'refuses the string "0"': (":0", ':"0"', "rows[1].shortage"),
+    "refuses false for 0": (":0", ":false", "rows[1].shortage"),
+    "refuses 3.0 for 3": (":3", ":3.0", "rows[0].shortage"),
+    "refuses null for 0": (":0", ":null", "rows[1].shortage"),
+    "refuses a missing SKU": (',{"shortage":4,"sku":"DEMO-003"}', "", "rows"),
+    "refuses an unknown SKU": ("001", "004", "rows[0].sku"),
+    "refuses a repeated SKU": ('0,"sku":"DEMO-002"', '3,"sku":"DEMO-001"', "rows[1].sku"),
+    "refuses a missing field": ('"shortage":4,', "", "rows[2].shortage"),
+    "refuses an unexpected field": (":4", ':4,"order":true', "rows[2].order"),
+    "refuses a key beside rows": ("]}", '],"summary":"done"}', "summary"),
+    "refuses rows as an object": ("[", '{"DEMO-001":3},"was":[', "rows"),
+    "refuses Markdown in front of it": ('{"rows"', '```json\n{"rows"', "line 1 column 1"),
+    "refuses prose behind it": ("]}", "]}\nDone.", "line 2 column 1"),
+}
+_REPLY_CHANGES = {
+    "refuses a cut answer": ("end_turn", "max_tokens", "stop_reason"),
+    "refuses a refusal": ("end_turn", "refusal", "stop_reason"),
+    "refuses a tool call": ('{"type":"thinking"}', '{"type":"tool_use"}', "content[0]"),
+    "refuses a reply of the user's": ("assistant", "user", "role"),
+    "refuses an empty answer": ('"type":"text"', '"type":"other"', "line 1 column 1"),
+}
+
+
+def run_self_test() -> Iterator[tuple[str, str, bool]]:
+    """Yield (group, check, passed) for each check of this program on known inputs. Pure."""
+    for check, (data, place) in _JSON_TEXTS.items():
+        yield "strict JSON", check, _find_place_of_refusal(lambda _: [], data) == place
+
+    group = "canonical JSON and digests"
+    sample = {"b": [1, None], "a": "\u00e4"}
+    yield group, "sorts keys, adds no white space", canonical_json(sample) == b'{"a":"\xc3\xa4","b":[1,null]}'
+    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+    yield group, "gives FIPS 180-4's digest of abc", digest_bytes(b"abc") == known
+    yield group, "tells 1, 1.0 and true apart", len(list_differences([1, 1, 1.0], [1.0, True, True])) == 3
+
+    checkpoint, result = build_checkpoint(STOCK), build_result(STOCK)
+    handoff = render_handoff(checkpoint)
+    carried = parse_json(handoff[len(HANDOFF_PROMPT) :].encode())
+    yield "handoff", "carries the whole checkpoint", not list_differences(carried, checkpoint)
+    messages = build_receiver_request(handoff)["messages"]
+    yield "handoff", "is the request's only message", messages == [{"role": "user", "content": handoff}]
+
+    for change, _, passed in run_session_cases():
+        yield "session replay", f"tells of {change}", passed
+
+    content = [{"type": "thinking"}, {"type": "text", "text": render_json(result)}]
+    reply = {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
+    good_texts: dict[str, tuple[Any, Callable[[Any], list[Finding]], dict[str, tuple[str, str, str]]]] = {
+        "checkpoint": (checkpoint, lambda value: verify_checkpoint(value, STOCK), _CHECKPOINT_CHANGES),
+        "result": (result, lambda value: validate_result(value, STOCK), _RESULT_CHANGES),
+        "reply": (reply, _judge_reply, _REPLY_CHANGES),
+    }
+    for group, (value, judge, changes) in good_texts.items():
+        text = canonical_json(value).decode()
+        yield group, "accepts the right one", not judge(value)
+        for check, (old, new, place) in changes.items():
+            changed = text.replace(old, new, 1)
+            yield group, check, changed != text and _find_place_of_refusal(judge, changed.encode()) == place
+
+
+def _find_place_of_refusal(judge: Callable[[Any], list[Finding]], data: bytes) -> str:
+    try:
+        findings = judge(parse_json(data))
+    except JsonError as error:
+        return error.place
+    return findings[0].path if findings else ""
+
+
+def _judge_reply(reply: Any) -> list[Finding]:
+    faults = find_message_faults(reply) or find_reply_faults(reply, "end_turn")
+    return faults or validate_result(parse_answer(reply), STOCK)
+
+
 # --- Files -------------------------------------------------------------------
 
 
@@ -1171,7 +1288,7 @@ def _write_new_file(path: str, data: bytes) -> None:
 
 
 def discard(*paths: str) -> None:
-    """Remove files of one's own that are not wanted any more, as far as that is possible."""
+    """Remove files of one's own that are not expected any more, as far as that is possible."""
     for path in paths:
         with contextlib.suppress(OSError, ValueError):
             os.unlink(path)
@@ -1363,114 +1480,6 @@ def _set_interrupt_handler(handler: Any) -> bool:
     return True
 
 
-# --- Self-test ---------------------------------------------------------------
-
-# What the text holds: (the text, where it is refused; "" where it is accepted).
-_JSON_TEXTS = {
-    "accepts a byte-order mark": (b"\xef\xbb\xbf[1]", ""),
-    "accepts an escaped lone surrogate": (rb'"\ud83d"', ""),
-    "refuses a repeated key": (b'{"a":[{"b":1,"\\u0062":2}]}', "a[0]"),
-    "refuses NaN": (b"[1,NaN]", "[1]"),
-    "refuses a number that overflows": (b'{"a":1e400}', "a"),
-    "refuses an integer of 4,301 digits": (b"[%s]" % (b"9" * 4_301), "[0]"),
-    "refuses text behind the value": (b"{} {}", "line 1 column 4"),
-    "refuses a comment": (b"{} // no", "line 1 column 4"),
-    "refuses UTF-16": ("{}".encode("utf-16"), "byte 0"),
-    "refuses a truncated text": (b'{"rows":[', "line 1 column 10"),
-    "refuses 201 levels": (b"[" * 201 + b"]" * 201, "line 1 column 201"),
-}
-
-# What is changed in a good text: (a piece of it, what replaces it, where that is refused).
-_CHECKPOINT_CHANGES = {
-    "refuses a changed source digest": ('"source_sha256":"', '"source_sha256":"0', "source_sha256"),
-    "refuses a changed result digest": (
-        '"result_sha256":"',
-        '"result_sha256":"0',
-        "completed[0].result_sha256",
-    ),
-    "refuses a changed result": ('"available":7', '"available":9', "completed[0].result[0].available"),
-    "refuses a read that is not verified": ('"verified"', '"claimed"', "completed[0].status"),
-    "refuses a side effect": ('"side_effects":[]', '"side_effects":["order-1"]', "side_effects[0]"),
-    "refuses schema version 2": ('"schema_version":1', '"schema_version":2', "schema_version"),
-    "refuses schema version true": ('"schema_version":1', '"schema_version":true', "schema_version"),
-    "refuses an unexpected field": ('"pending"', '"notes":"trust me","pending"', "notes"),
-    "refuses a missing field": ('"side_effects":[],', "", "side_effects"),
-}
-_RESULT_CHANGES = {
-    "refuses a wrong quantity": (":3", ":2", "rows[0].shortage"),
-    'refuses the string "0"': (":0", ':"0"', "rows[1].shortage"),
-    "refuses false for 0": (":0", ":false", "rows[1].shortage"),
-    "refuses 3.0 for 3": (":3", ":3.0", "rows[0].shortage"),
-    "refuses null for 0": (":0", ":null", "rows[1].shortage"),
-    "refuses a missing SKU": (',{"shortage":4,"sku":"DEMO-003"}', "", "rows"),
-    "refuses an unknown SKU": ("001", "004", "rows[0].sku"),
-    "refuses a repeated SKU": ('0,"sku":"DEMO-002"', '3,"sku":"DEMO-001"', "rows[1].sku"),
-    "refuses a missing field": ('"shortage":4,', "", "rows[2].shortage"),
-    "refuses an unexpected field": (":4", ':4,"order":true', "rows[2].order"),
-    "refuses a key beside rows": ("]}", '],"summary":"done"}', "summary"),
-    "refuses rows as an object": ("[", '{"DEMO-001":3},"was":[', "rows"),
-    "refuses Markdown in front of it": ('{"rows"', '```json\n{"rows"', "line 1 column 1"),
-    "refuses prose behind it": ("]}", "]}\nDone.", "line 2 column 1"),
-}
-_REPLY_CHANGES = {
-    "refuses a cut answer": ("end_turn", "max_tokens", "stop_reason"),
-    "refuses a refusal": ("end_turn", "refusal", "stop_reason"),
-    "refuses a tool call": ('{"type":"thinking"}', '{"type":"tool_use"}', "content[0]"),
-    "refuses a reply of the user's": ("assistant", "user", "role"),
-    "refuses an empty answer": ('"type":"text"', '"type":"other"', "line 1 column 1"),
-}
-
-
-def run_self_test() -> Iterator[tuple[str, str, bool]]:
-    """Yield (group, check, passed) for each check of this program on known inputs. Pure."""
-    for check, (data, place) in _JSON_TEXTS.items():
-        yield "strict JSON", check, _find_place_of_refusal(lambda _: [], data) == place
-
-    group = "canonical JSON and digests"
-    sample = {"b": [1, None], "a": "\u00e4"}
-    yield group, "sorts keys, adds no white space", canonical_json(sample) == b'{"a":"\xc3\xa4","b":[1,null]}'
-    known = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
-    yield group, "gives FIPS 180-4's digest of abc", digest_bytes(b"abc") == known
-    yield group, "tells 1, 1.0 and true apart", len(list_differences([1, 1, 1.0], [1.0, True, True])) == 3
-
-    checkpoint, result = build_checkpoint(STOCK), build_result(STOCK)
-    handoff = render_handoff(checkpoint)
-    carried = parse_json(handoff[len(HANDOFF_PROMPT) :].encode())
-    yield "handoff", "carries the whole checkpoint", not list_differences(carried, checkpoint)
-    messages = build_receiver_request(handoff)["messages"]
-    yield "handoff", "is the request's only message", messages == [{"role": "user", "content": handoff}]
-
-    for change, _, passed in run_session_cases():
-        yield "session replay", f"tells of {change}", passed
-
-    content = [{"type": "thinking"}, {"type": "text", "text": render_json(result)}]
-    reply = {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
-    good_texts: dict[str, tuple[Any, Callable[[Any], list[Finding]], dict[str, tuple[str, str, str]]]] = {
-        "checkpoint": (checkpoint, lambda value: verify_checkpoint(value, STOCK), _CHECKPOINT_CHANGES),
-        "result": (result, lambda value: validate_result(value, STOCK), _RESULT_CHANGES),
-        "reply": (reply, _judge_reply, _REPLY_CHANGES),
-    }
-    for group, (value, judge, changes) in good_texts.items():
-        text = canonical_json(value).decode()
-        yield group, "accepts the right one", not judge(value)
-        for check, (old, new, place) in changes.items():
-            changed = text.replace(old, new, 1)
-            yield group, check, changed != text and _find_place_of_refusal(judge, changed.encode()) == place
-
-
-def _find_place_of_refusal(judge: Callable[[Any], list[Finding]], data: bytes) -> str:
-    try:
-        findings = judge(parse_json(data))
-    except JsonError as error:
-        return error.place
-    return findings[0].path if findings else ""
-
-
-def _judge_reply(reply: Any) -> list[Finding]:
-    faults = find_message_faults(reply) or find_reply_faults(reply, "end_turn")
-    return faults or validate_result(parse_answer(reply), STOCK)
-
-
 # --- Command line ------------------------------------------------------------
 
 
@@ -1572,7 +1581,9 @@ def _make_folder(path: str) -> bool:
         fault = f"cannot be made: {explain(error)}"
     if fault:
         why = "files are written into a folder of that very name only"
-        raise RefusedError(f"{show(path)} {fault}", why, "name a folder that can be written to")
+        raise RefusedError(
+            f"{show(path)} {fault}", why, "make the folder that it is to stand in, or name another"
+        )
     return False
 
 
@@ -1586,7 +1597,7 @@ def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> None:
 def _cmd_verify(terminal: Terminal, options: Any) -> int:
     """Check a checkpoint against the trusted source."""
     rows, digest = options.stock, digest_json(options.stock)
-    verified = f"verified: {count(rows, 'row')}, source {digest[:12]}"
+    verified = f"verified: {render_count(rows, 'row')}, source {digest[:12]}"
     expected = {"rows": len(rows), "source_sha256": digest}
     return _judge(terminal, options, options.checkpoint, verify_checkpoint, verified, expected)
 
@@ -1618,7 +1629,7 @@ def _judge(
     elif findings:
         for finding in findings:
             terminal.write_err(str(finding))
-        terminal.write_out(f"rejected: {count(findings, 'finding')}", "red")
+        terminal.write_out(f"rejected: {render_count(findings, 'finding')}", "red")
     else:
         terminal.write_out(passed, "green")
     return EXIT_REJECTED if findings else EXIT_DONE
@@ -1651,16 +1662,15 @@ def _cmd_extract(terminal: Terminal, options: Any) -> int:
         answer = None if findings else parse_answer(message)
     except JsonError as error:
         findings = [Finding(place + error.place, error.reason)]
-    text = render_json(answer, 2)
     if findings:
         for finding in findings:
             terminal.write_err(str(finding))
         where = f"no finished answer in {show(options.response)}"
-        terminal.write_err(f"rejected: {count(findings, 'finding')}, {where}", "red")
+        terminal.write_err(f"rejected: {render_count(findings, 'finding')}, {where}", "red")
     elif options.out in (None, "-"):
-        terminal.write_out(text)
+        terminal.write_out(render_json(answer, 2))
     else:
-        _write_and_say(terminal, {options.out: f"{text}\n".encode()})
+        _write_and_say(terminal, {options.out: f"{render_json(answer, 2)}\n".encode()})
     return EXIT_REJECTED if findings else EXIT_DONE
 
 
@@ -1723,6 +1733,8 @@ def _say_changes(
     if changes:
         meaning = next(_MEANINGS[begin] for begin in _MEANINGS if labels[0].startswith(begin))
         advice = f"{meaning}: rebuild it from what was stored, or go on in a fresh session from a checkpoint"
+    elif any(note.path == "model" for note in notes):
+        advice = f"it came back exactly, but another model is asked: {_READERS}"
     listed = [(label, finding) for label, findings in changes.items() for finding in findings]
     if as_json:
         report = {
@@ -1741,8 +1753,6 @@ def _say_changes(
             terminal.write_err(line)
         if len(lines) > _MOST_SHOWN:
             terminal.write_err(f"and {len(lines) - _MOST_SHOWN:,} more, which --json lists")
-    if any(note.path == "model" for note in notes):
-        terminal.write_err(f"note on the model: {_READERS}")
     terminal.write_err(f"the next request: {advice}")
     return EXIT_REJECTED if changes else EXIT_DONE
 

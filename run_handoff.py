@@ -8,12 +8,13 @@
       why: a run's folder is evidence and is never reused
       next: read it with --inspect handoff-run, or name a new one with --out DIR
 
-Without --live nothing leaves this machine. This program sends no request twice; what became of each
-is told apart as planned, in flight, confirmed, failed or unclear.
+Without --live nothing leaves this machine: alone it checks itself and rehearses, --rehearse keeps the
+rehearsal's folder, --inspect DIR judges a folder again. No request is sent twice; what became of each is
+told apart as planned, in flight, confirmed, failed or unclear.
 
 Exit codes: 0 accepted; 1 the answer was rejected, or evidence does not hold; 2 usage, or a folder
-that cannot be read; 3 refused, nothing sent; 4 failed, evidence kept; 5 a request is unclear; 70 a
-bug in this program; 130 interrupted with nothing in flight.
+that cannot be read; 3 refused, nothing sent; 4 failed or ended before it closed, evidence kept; 5 a
+request is unclear; 70 a bug in this program; 130 interrupted with nothing in flight.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from checkpoint_demo import (
     Terminal,
     UnreadableError,
     UsageError,
-    count,
     describe,
     digest_bytes,
     digest_json,
     explain,
     list_differences,
     parse_json,
+    render_count,
     render_json,
     shorten,
     show,
@@ -95,7 +96,7 @@ class EvidenceError(Exception):
 
 
 class EvidenceEnds(Exception):
-    """The records end before the run was closed (it was killed, say), or go another way than any run."""
+    """The records end before the run was closed (it was killed, say), or are not those of this run."""
 
 
 class EvidenceBroken(Exception):
@@ -156,16 +157,16 @@ PRICES_MICRO_USD = {
 }
 _TOKEN_FIELDS = ("input_tokens", "output_tokens")
 _CACHE_FIELDS = ("cache_creation_input_tokens", "cache_read_input_tokens")
-_MOST_TOKENS = 10**9
+_MOST_COUNT = 10**9
 
 
-def read_usage(message: Json) -> dict[str, int]:
+def parse_usage(message: Json) -> dict[str, int]:
     """Return the token counts of a reply that are plain integers; anything else is left out. Pure."""
     usage = message.get("usage")
     counts = (
         {field: usage.get(field) for field in _TOKEN_FIELDS + _CACHE_FIELDS} if type(usage) is dict else {}
     )
-    return {field: n for field, n in counts.items() if type(n) is int and 0 <= n <= _MOST_TOKENS}
+    return {field: n for field, n in counts.items() if type(n) is int and 0 <= n <= _MOST_COUNT}
 
 
 def compute_cost(model: str, message: Json) -> int | None:
@@ -174,7 +175,7 @@ def compute_cost(model: str, message: Json) -> int | None:
     Unknown: a model without a price, missing or odd token counts, and any cache tokens, which have
     prices of their own. It is computed from usage and is no invoice. Pure.
     """
-    price, usage, counts = PRICES_MICRO_USD.get(model), message.get("usage"), read_usage(message)
+    price, usage, counts = PRICES_MICRO_USD.get(model), message.get("usage"), parse_usage(message)
     if price is None or usage is None or not counts.keys() >= set(_TOKEN_FIELDS):
         return None
     if any(counts.get(field) != 0 for field in _CACHE_FIELDS if usage.get(field) is not None):
@@ -198,13 +199,16 @@ def add_costs(costs: Sequence[int | None]) -> int | None:
 
 
 def sum_costs(records: Records) -> int | None:
-    """Return what the requests in a ledger cost together in micro-dollars; None if one is unknown. Pure."""
+    """Return what the requests in a ledger cost together in micro-dollars, None if one is unknown.
+
+    So it is where a request is unclear, which may have been billed. Pure.
+    """
     costs = [parse_usd(record["cost_usd"]) for record in records if "cost_usd" in record]
     return None if is_unclear(records) else add_costs(costs)
 
 
 def compute_cost_per_accepted(costs: list[int | None], accepted: int) -> tuple[int, int] | None:
-    """Return what one accepted answer costs: (whole micro-dollars, the rest that all of them share).
+    """Return what one accepted answer costs: (whole micro-dollars, what is left over of the sum).
 
     `costs` are those of all attempts in micro-dollars, the failed ones too. None where one is
     unknown, or nothing was accepted. Exact: sum(costs) == accepted * whole + rest. Pure.
@@ -313,7 +317,9 @@ def estimate_answer_tokens(rows: Rows) -> int:
 def explain_misfit(plan: Plan) -> str:
     """Return why a reply's token limit cannot hold the right answer, "" if it can. Pure."""
     tokens, limit = estimate_answer_tokens(plan.rows), plan.facts["max_tokens"]
-    need = f"{count(plan.rows, 'row')}: the answer takes about {tokens:,} tokens, the limit is {limit:,}"
+    need = (
+        f"{render_count(plan.rows, 'row')}: the answer takes about {tokens:,} tokens, the limit is {limit:,}"
+    )
     return need if tokens > limit else ""
 
 
@@ -323,8 +329,9 @@ def explain_oversize(rows: Rows) -> str:
     reply = encode_json(answer.decode())  # in a reply it stands as a string
     sizes = {"bytes": (len(reply), REPLY_LIMIT_BYTES), "items": (count_items(reply), REPLY_LIMIT_ITEMS)}
     for unit, (size, limit) in sizes.items():
-        if size > limit - 4_096:  # for what else stands in a reply
-            return f"{count(rows, 'row')}: the answer takes {size:,} {unit}, a reply is read up to {limit:,}"
+        most = limit - 4_096  # leaves room for what else stands in a reply
+        if size > most:
+            return f"{render_count(rows, 'row')}: the answer takes {size:,} {unit}, at most {most:,} are read"
     return ""
 
 
@@ -541,7 +548,7 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
     facts = {field: shorten(name, 200) for field, name in names.items() if isinstance(name, str)}
     cost = render_usd(0 if plan.facts["rehearsal"] else compute_cost(plan.facts[step.asks], reply))
     evidence.record(
-        step.operation_id, state, **outcome.facts, **facts, usage=read_usage(reply), cost_usd=cost
+        step.operation_id, state, **outcome.facts, **facts, usage=parse_usage(reply), cost_usd=cost
     )
     _end_if(find_misfits(step, reply, outcome.key_removed), step.operation_id)
     return reply
@@ -884,7 +891,7 @@ class Recorder:
         self.records: Records = []
         self._key, self._send, self._terminal = key, send, terminal
         self._size_bytes, self._prev_sha256 = 0, "0" * 64  # of the ledger, of its last line
-        _make_folder(folder)
+        _make_run_folder(folder)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
             self._ledger = os.open(os.path.join(folder, LEDGER), flags, 0o600)
@@ -954,7 +961,7 @@ class Recorder:
         self.write(SUMS, render_sums({**inspector.files, REPORT: report}))
 
 
-def _make_folder(folder: str) -> None:
+def _make_run_folder(folder: str) -> None:
     """Make a run's folder, which is the lock as well: of many processes one wins."""
     try:
         os.mkdir(folder, 0o700)
@@ -1127,7 +1134,7 @@ _MOST_CHARACTERS = 4_096  # of a text in the ledger that only the run could know
 
 # What is shown by a file that is, byte for byte, what the run must have written.
 _PROOFS = {
-    "1-request.json": "built again, nothing else was sent",
+    "1-request.json": "built again, it is what this run must have sent",
     "1-response.json": "judged again, from the bytes that the records name",
     "2-request.json": "built again, it goes on with the session of request 1 and its reply unchanged",
     "2-response.json": "judged again, from the bytes that the records name",
@@ -1209,7 +1216,7 @@ class Inspector:
         """Return the plan that the ledger's first record tells of."""
         if self.files[LEDGER] is None and any(self.files.values()):
             raise EvidenceBroken(LEDGER, "it is missing")
-        facts = self._take_facts(self._next(may_end=False), PLAN_FACTS)
+        facts = self._take_facts(self._peek(may_end=False), PLAN_FACTS)
         if len(facts) < len(PLAN_FACTS):
             raise EvidenceBroken(self._line(), "it does not say all that a run begins with")
         if facts["rehearsal"]:
@@ -1219,14 +1226,14 @@ class Inspector:
             rows = demo.STOCK
         if rows is not None:
             return Plan(rows, {**facts, "source_sha256": digest_json(rows)})
-        rows = self._read_recorded_rows()
+        rows = self._parse_recorded_rows()
         judged = "it is judged on the stock recorded in it" if rows else "no stock is recorded in it"
         self.notes.append(f"{judged}; name the trusted one with --stock FILE")
         if rows and digest_json(rows) != source_sha256:
             raise EvidenceBroken("2-request.json", "its stock is not the one that the ledger begins with")
         return Plan(rows, facts)
 
-    def _read_recorded_rows(self) -> Rows:
+    def _parse_recorded_rows(self) -> Rows:
         """Return the stock that the sender was told; none if the run did not come to that."""
         try:
             request = parse_json(self.files["2-request.json"] or b"")
@@ -1237,7 +1244,7 @@ class Inspector:
     def write(self, name: str, data: bytes) -> None:
         """Compare a file with what the run must have written, if it came to that."""
         if self.files[name] is None:
-            self._next()
+            self._peek()
         self.check_file(name, data)
 
     def check_file(self, name: str, data: bytes) -> None:
@@ -1253,20 +1260,24 @@ class Inspector:
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Compare the ledger's next line with what the run must have recorded, behind the line before."""
-        observed, number = self._next(may_end=operation_id != RUN or state == CONFIRMED), len(self.records)
+        observed, number = self._peek(may_end=operation_id != RUN or state == CONFIRMED), len(self.records)
         prev_sha256 = digest_bytes(self._lines[number - 1]) if number else "0" * 64
         own = {"time": observed["time"], "prev_sha256": prev_sha256}
         record = {"operation_id": operation_id, "state": state, **facts, **own}
         line = encode_json({"time": "", **record})  # where the time stands first
         if line != self._lines[number]:
             self._find(*_compare_bytes(self._line(), self._lines[number], line))
+        if not re.fullmatch(r"[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}\.[0-9]{3}Z", observed["time"]):
+            self._find(
+                f"{self._line()} time", f"observed {describe(observed['time'])}, expected a time in UTC"
+            )
         if (observed["operation_id"], observed["state"]) != (operation_id, state):
-            raise EvidenceEnds  # what follows is of another course
+            raise EvidenceEnds  # what follows cannot be compared
         self.records.append(record)
 
     def send(self, step: Step, data: bytes) -> Outcome:
         """Return the outcome that the ledger's next line and the stored reply tell of."""
-        observed = self._next()
+        observed = self._peek()
         facts = self._take_facts(observed, OUTCOME_FACTS)
         if "response_sha256" not in observed:
             return Outcome(**facts)
@@ -1312,7 +1323,7 @@ class Inspector:
     def _line(self) -> str:
         return f"{LEDGER} line {len(self.records) + 1}"
 
-    def _next(self, may_end: bool = True) -> Json:
+    def _peek(self, may_end: bool = True) -> Json:
         """Return the ledger's next record; raise RunEnded if it closes a run that had to end early."""
         if len(self.records) == len(self._lines):
             raise EvidenceEnds
@@ -1333,7 +1344,7 @@ class Inspector:
         facts = {name: record[name] for name in kinds if name in record}
         for name, fact in facts.items():
             size = len(fact) if isinstance(fact, str) else fact
-            most = _MOST_CHARACTERS if isinstance(fact, str) else _MOST_TOKENS
+            most = _MOST_CHARACTERS if isinstance(fact, str) else _MOST_COUNT
             if type(fact) is not kinds[name] or not 0 <= size <= most:
                 raise EvidenceBroken(
                     f"{self._line()} {name}", f"observed {describe(fact)}, which no run records"
@@ -1606,7 +1617,7 @@ def _render_stock(inspector: Inspector) -> str:
     is_read = any(record["operation_id"] == READ_STOCK for record in inspector.records)
     if inspector.plan is None or not is_read or not inspector.plan.rows:
         return ""
-    text, delivered = _read_answer(inspector.files["3-response.json"] or b"")
+    text, delivered = _parse_answer_rows(inspector.files["3-response.json"] or b"")
     agreeing, differing = _sort_rows(inspector.plan.rows, delivered)
     size, rows = len(inspector.plan.rows), differing + agreeing
     html = f"<h2>Stock and answer</h2>\n<p>{len(agreeing):,} of {size:,} rows agree.</p>\n"
@@ -1642,7 +1653,7 @@ def _sort_rows(rows: Rows, delivered: list[Any]) -> tuple[list[str], list[str]]:
     return agreeing, differing
 
 
-def _read_answer(body: bytes) -> tuple[str, list[Any]]:
+def _parse_answer_rows(body: bytes) -> tuple[str, list[Any]]:
     """Return the text of the receiver's reply, and the rows that can be read in it."""
     message, fault = _parse_reply(body)
     if fault or demo.find_reply_faults(message, HANDOFF.stop_reason):

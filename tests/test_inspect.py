@@ -149,6 +149,15 @@ class ForgedLedgerTest(InspectTestCase):
         place = 'ledger.jsonl line 4 cost_usd: observed the string "0.000001", expected the string "0.004816"'
         self.check(self.forge(change), 1, place)
 
+    def test_time_that_is_none_is_found(self):
+        for time in ("yesterday", "2026-11-30", "2026-11-30T12:00:00Z", "2026-11-30T12:00:00.000+01:00"):
+            with self.subTest(time):
+
+                def change(records, time=time):
+                    records[3]["time"] = time
+
+                self.check(self.forge(change), 1, "ledger.jsonl line 4 time: observed the string")
+
     def test_field_of_another_kind_is_no_crash(self):
         for field in ("http_status", "request_id", "elapsed_milliseconds", "time", "max_tokens", "rehearsal"):
             for value in (None, [], {}, "x", -1, 1.5, True):

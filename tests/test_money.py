@@ -64,7 +64,7 @@ class CostTest(unittest.TestCase):
 
     def test_usage_keeps_plain_counts_only(self):
         reply = used(input_tokens=467, output_tokens="27", cache_read_input_tokens=3, surprise=9)
-        self.assertEqual(run_handoff.read_usage(reply), {"input_tokens": 467, "cache_read_input_tokens": 3})
+        self.assertEqual(run_handoff.parse_usage(reply), {"input_tokens": 467, "cache_read_input_tokens": 3})
 
     def test_unknown_cost_is_not_shown_as_zero(self):
         self.assertEqual(run_handoff.render_usd(None), "unknown")

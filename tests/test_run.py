@@ -589,6 +589,12 @@ class WriteAheadTest(RunTestCase):
 
 
 class InterruptTest(RunTestCase):
+    def setUp(self):
+        """Take SIGINT as on a terminal: a job in the background ignores it, and so do its children."""
+        super().setUp()
+        self.addCleanup(signal.signal, signal.SIGINT, signal.getsignal(signal.SIGINT))
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def start(self, server):
         process = start_script(
             "run_handoff.py",
