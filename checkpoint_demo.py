@@ -332,8 +332,9 @@ def _scan(text: str, refuse: Callable[[str], Any], careful: bool = True) -> Any:
 
 def _count_keys(value: Any, depth_limit: int) -> int | None:
     """Return how many keys the objects in a value have together, None where it is nested too deep."""
-    keys, level = 0, [value] if type(value) is dict or type(value) is list else []
-    for _ in range(depth_limit):
+    keys, depth, level = 0, 0, [value] if type(value) is dict or type(value) is list else []
+    while level and depth < depth_limit:
+        depth += 1
         keys += sum(len(node) for node in level if type(node) is dict)
         level = [
             child

@@ -110,6 +110,16 @@ class ConsoleTest(RunTestCase):
             with self.subTest(block.splitlines()[0]):
                 self.run_block(block)
 
+    def test_every_shell_block_works(self):
+        server = self.serve(*GOOD_RUN, *GOOD_RUN)
+        self.put_program("python3", PYTHON.format(python=sys.executable, endpoint=server.url))
+        (block,) = list_blocks("sh")
+        environment = {**self.environment, "ANTHROPIC_API_KEY": KEY}
+        told = subprocess.run(
+            ["sh", "-ec", block], cwd=self.folder, env=environment, capture_output=True, check=False
+        )
+        self.assertEqual((told.returncode, server.connections), (0, 6), told.stderr.decode())
+
     def test_other_output_would_be_noticed(self):
         with self.assertRaises(AssertionError):
             self.run_block("$ python3 checkpoint_demo.py validate saved-response.json\naccepted: 3 rows\n")
