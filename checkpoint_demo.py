@@ -1503,6 +1503,13 @@ class Parser(argparse.ArgumentParser):
         for name, settings in known.items():
             self.add_argument(name, **settings)
 
+    def read(self, arguments: list[str]) -> argparse.Namespace:
+        """Return the options that arguments give. Raises UsageError, HelpShown."""
+        for argument in arguments:  # some versions of argparse make an empty list of such a value
+            if re.fullmatch("-.*=--", argument, re.DOTALL):
+                self.error(f"{argument}: expected a value")
+        return self.parse_args(arguments)
+
     def error(self, message: str) -> NoReturn:
         """Raise UsageError for arguments that do not fit."""
         raise UsageError(show(message), "what is not understood is never guessed", f"see {self.prog} --help")
@@ -1843,7 +1850,7 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
         if arguments and arguments[0] in COMMANDS:
             command, known = COMMANDS[arguments[0]]
             parser = Parser(terminal, arguments[0], command.__doc__, known)
-            options = parser.parse_args(arguments[1:])
+            options = parser.read(arguments[1:])
             inputs = [value for name, value in vars(options).items() if name not in ("out", "receiver")]
             if inputs.count("-") > 1:
                 parser.error("- stands there twice, but standard input can be read only once")
@@ -1859,7 +1866,7 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
         parser.formatter_class = argparse.RawDescriptionHelpFormatter
         listed = (f"  {name:10} {command.__doc__ or ''}" for name, (command, _) in COMMANDS.items())
         parser.epilog = "\n".join(listed)
-        parser.parse_args(arguments)
+        parser.read(arguments)
         parser.error("the command comes first")
     except HelpShown:
         return EXIT_DONE

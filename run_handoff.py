@@ -77,6 +77,7 @@ HEADERS = {
     "user-agent": "run_handoff.py",
 }
 TIMEOUT_SECONDS = 180
+MOST_SECONDS = 86_400
 REPLY_LIMIT_BYTES = 4 * 2**20
 REPLY_LIMIT_ITEMS = 100_000  # a parsed item takes up to 250 bytes of memory, its text as few as 2
 
@@ -220,6 +221,8 @@ def compute_cost_per_accepted(costs: list[int | None], accepted: int) -> tuple[i
 # --- The three requests ------------------------------------------------------
 
 RUN = "run"
+INTERRUPTED = "interrupted with nothing in flight"
+CTRL_C = "interrupted by Ctrl-C"  # while a request was on its way
 READ_STOCK = demo.OPERATION_ID
 
 
@@ -542,7 +545,8 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
     state, why, message = judge_outcome(outcome)
     if state != CONFIRMED:
         evidence.record(step.operation_id, state, **outcome.facts, why=why)
-        raise RunEnded(EXIT_UNCLEAR if state == UNCLEAR else EXIT_FAILED, f"{step.operation_id}: {why}")
+        code = EXIT_INTERRUPTED if outcome.trouble == CTRL_C else EXIT_FAILED
+        raise RunEnded(EXIT_UNCLEAR if state == UNCLEAR else code, f"{step.operation_id}: {why}")
     reply: Json = message
     names = {field: reply.get(field) for field in ("model", "stop_reason")}
     facts = {field: shorten(name, 200) for field, name in names.items() if isinstance(name, str)}
@@ -574,13 +578,16 @@ class Key:
     def __init__(self, value: str) -> None:
         self.value = value
         # In JSON any character may be written as an escape, and JSON may stand inside JSON once more.
-        pattern = ""
+        pattern, behind_run = "", False
         for piece in re.findall(r"\\+|.", value):
-            escaped, count = f"u00(?i:{ord(piece[0]):02x})", len(piece)
-            if piece[0] == "\\":  # a run of them is doubled as a whole
-                pattern += rf"(?:\\|{escaped}){{{count},{9 * count}}}"
+            escaped, size = f"u00(?i:{ord(piece[0]):02x})", len(piece)
+            if piece[0] == "\\":  # a run of them is doubled as a whole, with those of what follows
+                pattern += rf"(?:\\|{escaped}){{{size},{9 * size + 8}}}"
+            elif behind_run:
+                pattern += f"(?:{re.escape(piece)}|{escaped})"
             else:
                 pattern += rf"(?:\\{{0,8}}{re.escape(piece)}|\\{{1,8}}{escaped})"
+            behind_run = piece[0] == "\\"
         self._pattern = re.compile(pattern.encode())
 
     def remove_from(self, data: bytes) -> bytes:
@@ -617,8 +624,8 @@ def check_endpoint(url: str) -> None:
         fault = "it is no URL"
     else:
         named = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
-        if not re.fullmatch("[!-~]+", url) or "\\" in url or not host or port == 0:
-            fault = "it is no URL with a host, in printable ASCII"
+        if not re.fullmatch("[!-~]{1,2000}", url) or "\\" in url or not host or port == 0:
+            fault = "it is no URL with a host, in at most 2,000 characters of printable ASCII"
         elif parts.netloc.lower() != named or parts.fragment:
             fault = (
                 "a user name or a fragment stands in it, or its host is not written as one name or address"
@@ -833,7 +840,7 @@ def _build_outcome(attempt: Attempt, key: Key, elapsed_milliseconds: int) -> Out
         return ", ".join(attempt.headers.get_all(name, [])) if attempt.headers else ""
 
     body, trouble, decoded = bytes(attempt.body), attempt.trouble, b""
-    encoding = header("content-encoding").strip().lower()
+    encoding = key.remove_from_text(header("content-encoding")).strip().lower()
     if encoding in ("gzip", "x-gzip"):
         decoded, is_whole = _gunzip(body)
         body = decoded or body
@@ -919,7 +926,7 @@ class Recorder:
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Append one line to the ledger and flush it; a line that fails is taken back."""
         if self._terminal.interrupted and operation_id != RUN and state in (PLANNED, IN_FLIGHT):
-            raise RunEnded(EXIT_INTERRUPTED, "interrupted with nothing in flight")
+            raise RunEnded(EXIT_INTERRUPTED, INTERRUPTED)
         seconds, nanoseconds = divmod(time.time_ns(), 10**9)
         now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{nanoseconds // 10**6:03}Z"
         record = {"time": now, "operation_id": operation_id, "state": state, **facts}
@@ -990,10 +997,11 @@ def read_evidence(folder: str, name: str) -> bytes | None:
     """Return a file of an evidence folder, None if it is not there. No link is followed.
 
     Raises EvidenceBroken for what is no regular file or is longer than any that a run stores
-    (4 MiB for a reply, 64 MiB for another file), UnreadableError.
+    (4 MiB for a reply and for the ledger, 64 MiB for another file); UnreadableError.
     """
     path, data = os.path.join(folder, name), b""
-    limit_bytes = REPLY_LIMIT_BYTES if "response" in name else demo.INPUT_LIMIT_BYTES
+    is_small = "response" in name or name == LEDGER
+    limit_bytes = REPLY_LIMIT_BYTES if is_small else demo.INPUT_LIMIT_BYTES
     flags = sum(getattr(os, flag, 0) for flag in ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
         mode = os.lstat(path).st_mode
@@ -1028,18 +1036,16 @@ class RehearsalModels:
 
     def answer(self, headers: Mapping[str, str], data: bytes) -> tuple[int, Json]:
         """Return (HTTP status, reply body) for a request; header names are in lower case."""
-        status, kind, fault = 400, "invalid_request_error", ""
+        if headers.get("x-api-key") != self._key:
+            return build_refusal(401, "authentication_error", "x-api-key: missing or unknown")
         try:
             request = parse_json(data)
             fault = self._find_fault(headers, request)
+            stop_reason, content = ("", []) if fault else self._play(request)
         except (JsonError, TypeError, KeyError, AttributeError) as error:  # no JSON, or of another shape
             fault = f"the request is not in the expected form: {error}"
-        if headers.get("x-api-key") != self._key:
-            status, kind, fault = 401, "authentication_error", "x-api-key: missing or unknown"
         if fault:
-            refusal = {"type": kind, "message": fault}
-            return status, {"type": "error", "error": refusal, "request_id": f"req_{os.urandom(8).hex()}"}
-        stop_reason, content = self._play(request)
+            return build_refusal(400, "invalid_request_error", fault)
         return 200, {
             "id": f"msg_{os.urandom(8).hex()}",
             "type": "message",
@@ -1054,11 +1060,18 @@ class RehearsalModels:
     def _find_fault(self, headers: Mapping[str, str], request: Json) -> str:
         needed = {name: HEADERS[name] for name in ("anthropic-version", "content-type")}
         findings = list_differences({name: headers.get(name) for name in needed}, needed)
-        limit, messages = request["max_tokens"], request["messages"]
-        if type(request["model"]) is not str or type(limit) is not int or limit < 1:
-            return "model, max_tokens: expected a string and a positive integer"
+        model, limit, messages = request["model"], request["max_tokens"], request["messages"]
+        if type(model) is not str or not model or type(limit) is not int or limit < 1:
+            return "model, max_tokens: expected a name and a positive integer"
         if not messages or messages[0]["role"] != "user" or messages[-1]["role"] != "user":
             return "messages: expected the user's message first and last"
+        if not all(map(_has_content, messages)):
+            return "messages: expected text, or a list of blocks, in each"
+        if not all(map(_is_tool, request.get("tools", []))):
+            return "tools: expected a name and an input_schema in each"
+        if request.get("tool_choice", {"type": "auto"})["type"] not in ("auto", "none"):
+            return "tool_choice: this model takes auto and none alone"
+        findings += demo.find_unmatched_results([], messages[:1], 0)
         if len(messages) > 1:
             findings += find_session_changes(request, self._begun, self._content, messages[-1])
         return str(findings[0]) if findings else ""
@@ -1066,7 +1079,7 @@ class RehearsalModels:
     def _play(self, request: Json) -> tuple[str, list[Json]]:
         """Return (stop reason, content): a tool call, an end, or the result out of a handoff prompt."""
         if "tools" not in request:
-            return "end_turn", [{"type": "text", "text": _work_out(request["messages"][0]["content"])}]
+            return "end_turn", [{"type": "text", "text": _work_out(request["messages"][0])}]
         if len(request["messages"]) > 1:
             return "end_turn", [{"type": "text", "text": "The stock was read."}]
         call_id, tool = f"toolu_{os.urandom(8).hex()}", request["tools"][0]["name"]
@@ -1078,8 +1091,26 @@ class RehearsalModels:
         return "tool_use", content
 
 
-def _work_out(prompt: str) -> str:
-    """Return the answer that a model would give to a handoff prompt."""
+def build_refusal(status: int, kind: str, message: str) -> tuple[int, Json]:
+    """Return (HTTP status, reply body) of a refusal in the API's error shape."""
+    error = {"type": kind, "message": message}
+    return status, {"type": "error", "error": error, "request_id": f"req_{os.urandom(8).hex()}"}
+
+
+def _has_content(message: Json) -> bool:
+    content = message["content"]
+    is_text = isinstance(content, str) and content.strip() != ""
+    return is_text or (bool(content) and all(isinstance(block["type"], str) for block in content))
+
+
+def _is_tool(tool: Json) -> bool:
+    return bool(re.fullmatch("[a-zA-Z0-9_-]{1,64}", tool["name"])) and isinstance(tool["input_schema"], dict)
+
+
+def _work_out(message: Json) -> str:
+    """Return the answer that a model would give to a message with a handoff prompt."""
+    content = message["content"]
+    prompt = content if isinstance(content, str) else demo.join_text(message)
     try:
         checkpoint = parse_json(prompt.partition("Checkpoint: ")[2])
         return render_json(demo.build_result(checkpoint["completed"][0]["result"]))
@@ -1100,10 +1131,15 @@ class RehearsalServer:
             timeout = 10  # somebody else may connect, and be silent
 
             def handle(self) -> None:
-                self.rfile.readline()
+                line = self.rfile.readline(1_000)
                 headers = http.client.parse_headers(self.rfile)
-                data = self.rfile.read(int(headers.get("content-length", 0)))
-                status, reply = models.answer({name.lower(): text for name, text in headers.items()}, data)
+                length = headers.get("content-length", "")
+                data = self.rfile.read(int(length)) if re.fullmatch("[0-9]{1,9}", length) else b""
+                status, reply = build_refusal(404, "not_found_error", "there is only POST /v1/messages")
+                if line.startswith(b"POST /v1/messages "):
+                    status, reply = models.answer(
+                        {name.lower(): text for name, text in headers.items()}, data
+                    )
                 body = encode_json(reply)
                 head = f"HTTP/1.0 {status} Rehearsed\r\ncontent-type: application/json\r\n"
                 request_id = reply.get("request_id", f"req_{os.urandom(8).hex()}")
@@ -1149,6 +1185,20 @@ _PROOFS = {
 }
 
 
+def find_plan_fault(facts: Json) -> str:
+    """Return why no run begins with these facts, "" if one may. Pure."""
+    rehearsed = re.fullmatch("http://127\\.0\\.0\\.1:[0-9]{1,5}/v1/messages", facts["endpoint"])
+    if facts["rehearsal"] and not rehearsed:
+        return f"observed a rehearsal on {show(facts['endpoint'])}, expected one on 127.0.0.1"
+    if not 1 <= facts["timeout_seconds"] <= MOST_SECONDS or facts["max_tokens"] < 1:
+        return "observed limits that no run has"
+    try:
+        check_endpoint(facts["endpoint"])
+    except RefusedError as error:
+        return error.what
+    return ""
+
+
 class Inspector:
     """A run's evidence as it is read again: each call is compared with what the run has left.
 
@@ -1162,6 +1212,7 @@ class Inspector:
         self.findings: list[Finding] = []
         self.notes: list[str] = []
         self.exit_code, self.end, self.closed = EXIT_REJECTED, "the evidence does not hold", False
+        self._word = "broken"
         self.plan: Plan | None = None
         self.records: Records = []  # what the ledger must say, as far as the course has come
         self._due = {LEDGER}  # the files that the course has come to
@@ -1178,7 +1229,7 @@ class Inspector:
     @property
     def verdict(self) -> str:
         """The word for the whole run, broken where its evidence does not hold."""
-        return "broken" if self.findings else _WORDS[self.exit_code]
+        return "broken" if self.findings else self._word
 
     @property
     def default_state(self) -> str:
@@ -1209,7 +1260,9 @@ class Inspector:
             self._find(*error.args)
             return
         if not self.findings:
-            self.exit_code, self.end = code, end
+            self.exit_code, self.end, self._word = code, end, _WORDS[code]
+            if code == EXIT_INTERRUPTED:  # the run was, this inspection is not
+                self.exit_code = EXIT_FAILED
             self.checks += [f"{LEDGER}: {_PROOFS[LEDGER]}"] if self.records else []
 
     def _read_plan(self, rows: Rows | None) -> Plan:
@@ -1219,6 +1272,9 @@ class Inspector:
         facts = self._take_facts(self._peek(may_end=False), PLAN_FACTS)
         if len(facts) < len(PLAN_FACTS):
             raise EvidenceBroken(self._line(), "it does not say all that a run begins with")
+        fault = find_plan_fault(facts)
+        if fault:
+            raise EvidenceBroken(self._line(), fault)
         if facts["rehearsal"]:
             self.notes.append("this was a rehearsal on loopback: no model answered, and nothing was paid")
         source_sha256 = facts["source_sha256"]
@@ -1237,7 +1293,8 @@ class Inspector:
         """Return the stock that the sender was told; none if the run did not come to that."""
         try:
             request = parse_json(self.files["2-request.json"] or b"")
-            return demo.check_stock(parse_json(request["messages"][-1]["content"][0]["content"]))
+            content = request["messages"][-1]["content"][0]["content"]
+            return demo.check_stock(parse_json(content)) if isinstance(content, str) else []
         except (JsonError, KeyError, IndexError, TypeError):  # what is wrong with it is found later
             return []
 
@@ -1279,13 +1336,18 @@ class Inspector:
         """Return the outcome that the ledger's next line and the stored reply tell of."""
         observed = self._peek()
         facts = self._take_facts(observed, OUTCOME_FACTS)
-        if "response_sha256" not in observed:
+        has_reply = "response_sha256" in observed
+        if ("http_status" in facts) != has_reply or (has_reply and not facts.get("opened", True)):
+            raise EvidenceBroken(self._line(), "a reply has a status and a digest, and comes on a connection")
+        if not has_reply:
             return Outcome(**facts)
         body = self.files[step.response_file]
         if body is None:
             raise EvidenceBroken(step.response_file, f"it is missing, though {self._line()} tells of it")
         if digest_bytes(body) != observed["response_sha256"]:
             self._find(step.response_file, f"its digest is not what {self._line()} says")
+        if facts.get("key_removed") and KEY_MARK.encode() not in body:
+            self._find(f"{self._line()} key_removed", f"observed true, but {step.response_file} has no mark")
         return Outcome(body, **facts)
 
     def check_leftovers(self) -> None:
@@ -1336,7 +1398,7 @@ class Inspector:
             raise EvidenceBroken(self._line(), f"observed {describe(record)}, expected a record")
         why = record.get("why") if record["operation_id"] == RUN and may_end else None
         if record["state"] in (FAILED, UNCLEAR) and isinstance(why, str):
-            raise RunEnded(find_early_code(self.records), why)
+            raise RunEnded(EXIT_INTERRUPTED if why == INTERRUPTED else find_early_code(self.records), why)
         return record
 
     def _take_facts(self, record: Json, kinds: Mapping[str, type]) -> Json:
@@ -1714,7 +1776,7 @@ def _perform(
 
     def wait(passed: float) -> str:
         terminal.progress(f"  waiting, {passed:.0f} s")
-        return "interrupted by Ctrl-C" if terminal.interrupted else ""
+        return CTRL_C if terminal.interrupted else ""
 
     def send(data: bytes) -> Outcome:
         return send_request(plan.facts["endpoint"], key, data, plan.facts["timeout_seconds"], wait)
@@ -1751,9 +1813,11 @@ def _carry_out_whatever_comes(recorder: Recorder, plan: Plan) -> tuple[int, str]
     try:
         code, verdict = carry_out(recorder, plan)
     except (KeyboardInterrupt, MemoryError) as error:  # by a handler of the program that calls this one
-        if not is_unclear(recorder.records):
+        code = find_early_code(recorder.records)
+        if isinstance(error, KeyboardInterrupt) and code == EXIT_FAILED:
             raise
-        return EXIT_UNCLEAR, f"ended by {type(error).__name__} with a request in flight"
+        in_flight = "a request" if code == EXIT_UNCLEAR else "nothing"
+        return code, f"ended by {type(error).__name__} with {in_flight} in flight"
     try:
         recorder.close()
     except EvidenceError as error:
@@ -1762,6 +1826,7 @@ def _carry_out_whatever_comes(recorder: Recorder, plan: Plan) -> tuple[int, str]
 
 
 def _run_live(terminal: Terminal, options: Any) -> int:
+    _redact(terminal, options.key_env)
     check_endpoint(options.endpoint)
     key, folder = read_key(options.key_env), options.out or "handoff-run"
     plan = _build_plan(options, options.endpoint, rehearsal=False)
@@ -1784,6 +1849,13 @@ def _run_live(terminal: Terminal, options: Any) -> int:
     return _perform(terminal, plan, key, folder, announcement)
 
 
+def _redact(terminal: Terminal, variable: str) -> None:
+    """Keep the key that an environment variable may hold out of every message from now on."""
+    value = os.environ.get(variable, "")
+    if _KEY.fullmatch(value):
+        terminal.redact = Key(value).remove_from_text
+
+
 def _check_own_words(key: Key, plan: Plan, folder: str) -> None:
     """Raise RefusedError for a key that stands in what this program writes itself, or was told to write."""
     first = {"time": "", "operation_id": "", "state": "", "prev_sha256": "0" * 64, **plan.facts}
@@ -1802,7 +1874,7 @@ def _run_rehearsal(terminal: Terminal, options: Any, temporary: str = "") -> int
     key = Key(os.urandom(8).hex())
     try:
         server = RehearsalServer(RehearsalModels(key.value))
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # no socket, or no thread
         why = "a rehearsal goes through HTTP on 127.0.0.1"
         what = f"the rehearsal cannot listen: {explain(error)}"
         raise RefusedError(what, why, "allow it to listen there") from error
@@ -1927,8 +1999,8 @@ def _new_file(text: str) -> str:
 
 def _seconds(text: str) -> int:
     seconds = demo.positive_int(text)
-    if seconds > 86_400:
-        raise argparse.ArgumentTypeError(f"expected at most 86400 seconds, observed {text!r}")
+    if seconds > MOST_SECONDS:
+        raise argparse.ArgumentTypeError(f"expected at most {MOST_SECONDS} seconds, observed {text!r}")
     return seconds
 
 
@@ -2008,7 +2080,7 @@ def _parse_options(terminal: Terminal, arguments: list[str]) -> tuple[str, Any]:
     group.add_argument("--inspect", metavar="DIR", help="judge a run again, from its files alone")
     for option, (_, settings) in _OPTIONS.items():
         parser.add_argument(option, **settings)
-    options = parser.parse_args(arguments)
+    options = parser.read(arguments)
     named = [argument.partition("=")[0] for argument in arguments]
     chosen = next((mode for mode in _MODES if mode in named), "no mode")
     for option, (modes, _) in _OPTIONS.items():
@@ -2019,9 +2091,7 @@ def _parse_options(terminal: Terminal, arguments: list[str]) -> tuple[str, Any]:
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
-    value = os.environ.get(KEY_ENVIRONMENT, "")
-    if _KEY.fullmatch(value):  # from the first message on
-        terminal.redact = Key(value).remove_from_text
+    _redact(terminal, KEY_ENVIRONMENT)
     try:
         mode, options = _parse_options(terminal, arguments)
     except demo.HelpShown:

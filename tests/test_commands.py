@@ -819,6 +819,8 @@ class UsageTest(CommandTestCase):
             "extract without a file": (["extract"], "extract", "response"),
             "two files": (["validate", "result.json", "other.json"], "validate", "other.json"),
             "an option without its value": (["prepare", "--out"], "prepare", "--out"),
+            "a value that is a double dash": (["prepare", "--out=--"], "prepare", "--out=--"),
+            "a short option's value that is one": (["extract", "x", "-o=--"], "extract", "-o=--"),
             "a switch with a value": (["validate", "--json=1", "result.json"], "validate", "--json"),
             "standard input as result and stock": (["validate", "-", "--stock", "-"], "validate", "twice"),
             "standard input as result and stock, written otherwise": (

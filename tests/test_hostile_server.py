@@ -206,6 +206,7 @@ class QuickServerTest(RunTestCase):
     def test_key_that_comes_back_is_in_no_file(self):
         spelled = "".join(f"\\u{ord(letter):04x}" for letter in KEY)
         replies = {
+            "as an encoding": (respond(b"x", content_encoding=KEY), 5),
             "in a header": (respond(message([]), x_echo=KEY, request_id=f"req-{KEY}"), 4),
             "in the status line": (f"HTTP/1.1 200 {KEY}\r\n\r\n".encode(), 5),
             "instead of a status line": (f"{KEY}\r\n\r\n".encode(), 5),

@@ -171,6 +171,28 @@ class ForgedLedgerTest(InspectTestCase):
                     self.assertIn(ended.code, (0, 1), ended)
                     self.assertNotIn("Traceback", ended.err)
 
+    def test_records_that_no_run_can_write_are_found(self):
+        """Facts that are taken from the ledger must at least go together."""
+        forged = {
+            "a reply that came on no connection": (3, {"opened": False}),
+            "a status without a reply": (3, {"response_sha256": None}),
+            "a key that was taken out, without a mark": (3, {"key_removed": True}),
+            "a rehearsal elsewhere": (0, {"rehearsal": True, "endpoint": run_handoff.ENDPOINT}),
+            "an endpoint that is refused": (0, {"endpoint": "http://api.example/v1/messages"}),
+            "no endpoint": (0, {"endpoint": ""}),
+            "no time": (0, {"timeout_seconds": 0}),
+            "no tokens": (0, {"max_tokens": 0}),
+        }
+        for phrase, (at, facts) in forged.items():
+            with self.subTest(phrase):
+
+                def change(records, at=at, facts=facts):
+                    records[at].update(facts)
+                    for name in [name for name, fact in facts.items() if fact is None]:
+                        del records[at][name]
+
+                self.check(self.forge(change), 1, f"ledger.jsonl line {at + 1}")
+
     def test_value_that_no_run_records_is_no_crash(self):
         values = {"elapsed_milliseconds": 10**400, "http_status": -5, "request_id": "x" * 9_999, "trouble": 7}
         for field, value in values.items():
@@ -319,9 +341,8 @@ class StrangeFolderTest(InspectTestCase):
 
     def test_file_that_is_too_long_is_not_read(self):
         with mock.patch.object(checkpoint_demo, "INPUT_LIMIT_BYTES", 10_000):
-            self.check(
-                self.copy(ledger=self.good["ledger.jsonl"] * 10), 1, "ledger.jsonl: observed more than 10,000"
-            )
+            folder = self.copy(**{"handoff.txt": b"x" * 10_001})
+            self.check(folder, 1, "handoff.txt: observed more than 10,000")
 
     def test_file_that_cannot_be_read_is_no_verdict(self):
         with mock.patch("os.open", side_effect=OSError(5, "Input/output error")):
@@ -384,4 +405,4 @@ class SwappedFileTest(InspectTestCase):
     def test_ledger_of_100_mebibytes_is_refused_at_once(self):
         folder = self.copy()
         os.truncate(os.path.join(folder, "ledger.jsonl"), 100 * 2**20)
-        self.check(folder, 1, "ledger.jsonl: observed more than 67,108,864 bytes")
+        self.check(folder, 1, "ledger.jsonl: observed more than 4,194,304 bytes")

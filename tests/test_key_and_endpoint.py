@@ -10,7 +10,7 @@ from unittest import mock
 import run_handoff
 from checkpoint_demo import RefusedError
 from run_handoff import KEY_MARK, Key, check_endpoint, read_key
-from tests.support import KEY
+from tests.support import KEY, handoff
 
 
 class EndpointTest(unittest.TestCase):
@@ -58,6 +58,7 @@ class EndpointTest(unittest.TestCase):
         "a host that no name can be": "https://a..b/",
         "a label that is too long": f"https://{'a' * 64}.example/",
         "a fragment": "https://api.example/#v1",
+        "more than a ledger holds": f"https://api.example/{'a' * 2_000}",
         "a space": "https://api.example/v1 messages",
         "a newline": "https://api.example/\nx-evil: 1",
         "a tab": "https://api.example/\t",
@@ -114,6 +115,16 @@ class ReadKeyTest(unittest.TestCase):
             self.read("")
 
 
+class RefusalTest(unittest.TestCase):
+    def test_key_in_a_refused_endpoint_is_not_shown(self):
+        url = f"http://api.example/{KEY}"
+        with mock.patch.dict(os.environ, {"OTHER_KEY": KEY}):
+            ended = handoff("--live", "--key-env", "OTHER_KEY", "--endpoint", url)
+        self.assertEqual(ended.code, 3, ended)
+        self.assertNotIn(KEY, ended.out + ended.err)
+        self.assertIn(KEY_MARK, ended.err)
+
+
 class RemoveKeyTest(unittest.TestCase):
     AWKWARD = 'sk/"\\odd.*key+(1)'
     BACKSLASHES = "\\" * 20 + "x"
@@ -160,6 +171,13 @@ class RemoveKeyTest(unittest.TestCase):
 
     def test_text_keeps_what_utf8_cannot_hold(self):
         self.assertEqual(Key(KEY).remove_from_text(f"\ud83d {KEY}"), f"\ud83d {KEY_MARK}")
+
+    def test_runs_of_backslashes_end(self):
+        """Where each could be divided in several ways, these few bytes would take longer than a life."""
+        key = Key("".join(rf"\{letter}" for letter in "abcdefghij"))
+        for count in (9, 17):
+            body = b"".join(b"\\" * count + bytes([letter]) for letter in b"abcdefghi") + b"!"
+            self.assertEqual(key.remove_from(body * 50), body * 50)
 
     def test_long_runs_end(self):
         # A pattern that tries every run again from each of its places would not end within the suite.

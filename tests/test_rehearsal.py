@@ -101,6 +101,11 @@ class RehearseTest(FolderTestCase):
         self.assertEqual(ended.code, 2, ended)
         self.assertIn("no temporary folder", ended.err.splitlines()[0])
 
+    def test_machine_that_starts_no_thread_is_refused(self):
+        with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
+            ended = handoff("--rehearse", "--out", self.path("run"))
+        self.assertEqual((ended.code, self.names()), (3, []), ended)
+
     def test_failed_run_without_a_mode_says_how_to_keep_it(self):
         with mock.patch.object(run_handoff, "_work_out", lambda prompt: "no"):
             ended = handoff()
@@ -110,6 +115,28 @@ class RehearseTest(FolderTestCase):
     def test_refusal_opens_no_socket(self):
         with mock.patch.object(socket, "socket", side_effect=AssertionError("a socket was opened")):
             self.assertEqual(handoff("--live", key="").code, 3)
+
+
+class ServerTest(unittest.TestCase):
+    def test_every_request_is_answered(self):
+        server = run_handoff.RehearsalServer(run_handoff.RehearsalModels(KEY))
+        self.addCleanup(server.close)
+        address = ("127.0.0.1", int(server.url.split(":")[2].split("/")[0]))
+        heads = {
+            "another path": (b"POST /v1/complete HTTP/1.1\r\ncontent-length: 0\r\n\r\n", b"404"),
+            "another method": (b"GET /v1/messages HTTP/1.1\r\n\r\n", b"404"),
+            "no length": (b"POST /v1/messages HTTP/1.1\r\n\r\n", b"401"),
+            "a length that is none": (b"POST /v1/messages HTTP/1.1\r\ncontent-length: abc\r\n\r\n", b"401"),
+            "no request": (b"hello\r\n\r\n", b"404"),
+        }
+        for phrase, (head, status) in heads.items():
+            with self.subTest(phrase), socket.create_connection(address, 10) as connection:
+                connection.sendall(head)
+                reply = b""
+                while piece := connection.recv(65_536):
+                    reply += piece
+                self.assertEqual(reply.split()[1], status)
+                self.assertEqual(json.loads(reply.partition(b"\r\n\r\n")[2])["type"], "error")
 
 
 class ModelsTest(unittest.TestCase):
@@ -145,6 +172,14 @@ class ModelsTest(unittest.TestCase):
         expected = {"rows": [{"sku": "X", "shortage": 4}, {"sku": "Y", "shortage": 0}]}
         self.assertEqual(json.loads(answered["content"][0]["text"]), expected)
 
+    def test_prompt_in_blocks_is_read(self):
+        handoff_text = checkpoint_demo.render_handoff(checkpoint_demo.build_checkpoint(checkpoint_demo.STOCK))
+        request = checkpoint_demo.build_receiver_request(handoff_text)
+        request["messages"][0]["content"] = [{"type": "text", "text": handoff_text}]
+        status, answered = self.ask(request)
+        answer = checkpoint_demo.parse_answer(answered)
+        self.assertEqual((status, checkpoint_demo.validate_result(answer, checkpoint_demo.STOCK)), (200, []))
+
     def test_receiver_without_a_checkpoint_has_no_answer(self):
         for prompt in ("Hello", "Checkpoint: {}", "Checkpoint: []", "Checkpoint: not JSON"):
             with self.subTest(prompt):
@@ -170,6 +205,25 @@ class ModelsTest(unittest.TestCase):
             "another version": (second, {"anthropic-version": "2022-01-01"}, 400),
             "another content type": (second, {"content-type": "text/plain"}, 400),
             "no model": (change(model=None), {}, 400),
+            "an empty model": (change(model=""), {}, 400),
+            "a message without content": (change(messages=[{"role": "user"}]), {}, 400),
+            "empty content": (change(messages=[{"role": "user", "content": ""}]), {}, 400),
+            "no block": (change(messages=[{"role": "user", "content": []}]), {}, 400),
+            "content that is no list": (change(messages=[{"role": "user", "content": {"a": 1}}]), {}, 400),
+            "content that is a number": (change(messages=[{"role": "user", "content": 7}]), {}, 400),
+            "a block without a type": (change(messages=[{"role": "user", "content": [{}]}]), {}, 400),
+            "a block that is text": (change(messages=[{"role": "user", "content": ["x"]}]), {}, 400),
+            "a result of no call": (change(messages=[results]), {}, 400),
+            "tools as a number": (change(messages=[user], tools=5), {}, 400),
+            "no tools in a list": (change(messages=[user], tools=[5]), {}, 400),
+            "a tool without a name": (change(messages=[user], tools=[{}]), {}, 400),
+            "a tool with a bad name": (
+                change(messages=[user], tools=[{**self.first["tools"][0], "name": "bad name!"}]),
+                {},
+                400,
+            ),
+            "a tool without a schema": (change(messages=[user], tools=[{"name": "read_stock"}]), {}, 400),
+            "a forced tool": (change(messages=[user], tool_choice={"type": "any"}), {}, 400),
             "no token limit": (change(max_tokens=None), {}, 400),
             "token limit true": (change(max_tokens=True), {}, 400),
             "token limit 0": (change(max_tokens=0), {}, 400),

@@ -553,6 +553,13 @@ class WriteAheadTest(RunTestCase):
                 self.assertIn("with a request in flight", ended.err)
                 self.assertEqual(self.inspect(f"run-{number}").code, 5)
 
+    def test_no_memory_between_requests_keeps_what_was_paid(self):
+        with mock.patch.object(run_handoff, "build_result_request", side_effect=MemoryError):
+            ended = self.live(self.serve(*GOOD_RUN))
+        self.assertEqual(ended.code, 4, ended)
+        self.assertIn("ended by MemoryError with nothing in flight", ended.err)
+        self.assertEqual(self.inspect().code, 4)
+
     def test_thread_that_cannot_be_started_means_that_nothing_was_sent(self):
         server = self.serve(*GOOD_RUN)
         with mock.patch("threading.Thread.start", side_effect=RuntimeError("can't start new thread")):
@@ -671,6 +678,19 @@ class InterruptTest(RunTestCase):
         self.assertEqual(self.ledger()[-1]["why"], "interrupted with nothing in flight")
         inspected = self.inspect()
         self.assertEqual(inspected.code, 4, inspected)
+        self.assertIn("interrupted: the run in", inspected.err)
+        self.assertIn(
+            '<h1><strong class="bad">Interrupted</strong></h1>', self.files()["report.html"].decode()
+        )
+
+    def test_interrupt_before_the_connection_is_open_ends_with_nothing_in_flight(self):
+        trouble = run_handoff.Outcome(opened=False, trouble="interrupted by Ctrl-C")
+        with mock.patch.object(run_handoff, "send_request", return_value=trouble):
+            ended = self.live(self.serve())
+        self.assertEqual(ended.code, 130, ended)
+        inspected = self.inspect()
+        self.assertEqual(inspected.code, 4, inspected)
+        self.assertIn("interrupted: the run in", inspected.err)
 
 
 class StreamTest(RunTestCase):

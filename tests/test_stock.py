@@ -301,6 +301,18 @@ class StockRunTest(RunTestCase):
         trusted = self.inspect("run", "--stock", self.stock)
         self.assertEqual((trusted.code, trusted.err), (0, ""), trusted)
 
+    def test_stock_in_the_evidence_that_is_no_text_is_no_crash(self):
+        self.live_on_stock(self.answer(ROWS))
+        path = self.folder / "run" / "2-request.json"
+        request = json.loads(path.read_text())
+        for content in ([], {}, ["x"], None, 7, "no JSON", "[]"):
+            with self.subTest(content):
+                request["messages"][-1]["content"][0]["content"] = content
+                path.write_text(json.dumps(request))
+                ended = self.inspect()
+                self.assertEqual(ended.code, 1, ended)
+                self.assertIn("2-request.json", ended.err)
+
     def test_rows_that_were_changed_before_the_run_are_found_with_the_trusted_file(self):
         other = self.put("other.csv", CSV.replace("2,5", "2,9"))
         ended, _ = self.live_on_stock(self.answer(ROWS))

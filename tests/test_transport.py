@@ -185,6 +185,13 @@ class ReplyTest(SendTestCase):
             self.assertEqual(self.send(respond(ANSWERED)).body, WHOLE)
         self.assertEqual(proxy.connections, 0)
 
+    def test_key_in_a_header_is_taken_out_before_its_letters_are_changed(self):
+        key = "Sk-Invented-0123456789-ABCDEF"
+        server = ScriptedServer(self, respond(b"x", content_encoding=key))
+        outcome = send_request(server.url, Key(key), b"{}", 10)
+        self.assertNotIn(key.lower(), outcome.trouble.lower())
+        self.assertIn("key removed", outcome.trouble)
+
     def send_through_proxy(self, url, credentials="", **environment):
         """Send to an https URL through a proxy that refuses it; return the outcome and what the proxy saw."""
 
