@@ -1155,7 +1155,12 @@ class RehearsalServer:
         self._server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1/messages"
         # It looks that often, in seconds, whether it is to stop.
-        threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True).start()
+        thread = threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:
+            self._server.server_close()
+            raise
 
     def close(self) -> None:
         """Stop serving, at once."""
