@@ -1496,9 +1496,13 @@ class Parser(argparse.ArgumentParser):
     ) -> None:
         self.terminal = terminal
         prog = f"{terminal.name} {command}".rstrip()
-        super().__init__(prog=prog, description=description, allow_abbrev=False)
         # Without a width argparse imports shutil, and all that it needs, to ask the terminal for one.
-        self.formatter_class = lambda prog: argparse.HelpFormatter(prog, width=80)
+        super().__init__(
+            prog=prog,
+            description=description,
+            allow_abbrev=False,
+            formatter_class=lambda prog: argparse.HelpFormatter(prog, width=80),
+        )
         self.color = False  # which Python 3.14 would switch on
         for name, settings in known.items():
             self.add_argument(name, **settings)

@@ -1192,13 +1192,15 @@ _PROOFS = {
 
 def find_plan_fault(facts: Json) -> str:
     """Return why no run begins with these facts, "" if one may. Pure."""
-    rehearsed = re.fullmatch("http://127\\.0\\.0\\.1:[0-9]{1,5}/v1/messages", facts["endpoint"])
-    if facts["rehearsal"] and not rehearsed:
-        return f"observed a rehearsal on {show(facts['endpoint'])}, expected one on 127.0.0.1"
+    endpoint = facts["endpoint"]
+    is_rehearsed = re.fullmatch("http://127\\.0\\.0\\.1:[0-9]{1,5}/v1/messages", endpoint)
+    if facts["rehearsal"] and not is_rehearsed:
+        return f"observed a rehearsal on {show(endpoint)}, expected one on 127.0.0.1"
     if not 1 <= facts["timeout_seconds"] <= MOST_SECONDS or facts["max_tokens"] < 1:
         return "observed limits that no run has"
     try:
-        check_endpoint(facts["endpoint"])
+        if not is_rehearsed and endpoint != ENDPOINT:
+            check_endpoint(endpoint)
     except RefusedError as error:
         return error.what
     return ""
