@@ -608,7 +608,7 @@ def read_key(variable: str) -> Key:
     if value:
         what = f"the key in {variable} cannot be used"
         why = "a key is 16 or more printable ASCII characters without spaces"
-    raise RefusedError(what, why, f"set it with: export {variable}=...")
+    raise RefusedError(what, why, f"set it with: export {variable}=<your key>")
 
 
 def check_endpoint(url: str) -> None:
