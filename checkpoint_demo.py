@@ -1861,15 +1861,15 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
             if "--stock" in known:
                 options.stock = STOCK if options.stock is None else read_stock(options.stock)
             return command(terminal, options)
-        parser = Parser(
-            terminal,
-            "",
-            (__doc__ or "").partition("\n")[0],
-            {"command": {"choices": COMMANDS, "metavar": "COMMAND", "help": "one of:"}},
-        )
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
         listed = (f"  {name:10} {command.__doc__ or ''}" for name, (command, _) in COMMANDS.items())
-        parser.epilog = "\n".join(listed)
+        about = "\n".join([(__doc__ or "").partition("\n")[0], "", *listed])
+        choice = {
+            "choices": COMMANDS,
+            "metavar": "COMMAND",
+            "help": "one of these; COMMAND --help tells more",
+        }
+        parser = Parser(terminal, "", about, {"command": choice})
+        parser.formatter_class = argparse.RawDescriptionHelpFormatter
         parser.read(arguments)
         parser.error("the command comes first")
     except HelpShown:
