@@ -493,7 +493,7 @@ def parse_stock(data: bytes) -> list[dict[str, Any]]:
         raise StockError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
     bare = data.removeprefix(BYTE_ORDER_MARK)
     if bare.lstrip()[:1] in (b"[", b"{"):
-        return check_stock(parse_json(bare))
+        return check_stock(parse_json(data))
     try:
         return _check_rows(_parse_csv(bare.decode()), ", column ")
     except UnicodeDecodeError as error:
@@ -878,25 +878,25 @@ def compare_sessions(
     """
     messages, expected = restored["messages"], original["messages"]
     # 1. The turn in hand, in both: where it begins, its messages, and what stands behind them.
-    (at, turn, behind), (start, right_turn, right_behind) = _find_turns(messages, expected)
-    first = at + len(turn if turn or behind else right_turn)
+    (at, turn, behind), (start, expected_turn, expected_behind) = _find_turns(messages, expected)
+    first = at + len(turn if turn or behind else expected_turn)
     # 2. How its calls and the results behind it pair; those that pair are compared all the same.
     unmatched = find_unmatched_results(turn, behind, first)
-    size = 1 if any(map(_has_calls, right_turn)) else 0  # one message of results
-    results, right_results = behind[:size], right_behind[:size]
+    size = 1 if any(map(_has_calls, expected_turn)) else 0  # one message of results
+    results, expected_results = behind[:size], expected_behind[:size]
     if unmatched:
-        results, right_results = _keep_paired(results, right_results)
+        results, expected_results = _keep_paired(results, expected_results)
     # 3. Every part of the record, against the same part of the original.
     parts: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("changed prefix: system", _pick(restored, "system"), _pick(original, "system")),
         ("changed prefix: tools", _pick(restored, "tools"), _pick(original, "tools")),
         ("changed prefix: messages", _number(messages[:at], 0), _number(expected[:start], 0)),
-        ("changed assistant turn", _number(turn, at), _number(right_turn, at)),
-        ("changed tool result", _number(results, first), _number(right_results, first)),
+        ("changed assistant turn", _number(turn, at), _number(expected_turn, at)),
+        ("changed tool result", _number(results, first), _number(expected_results, first)),
         (
             "changed later messages",
             _number(behind[size:], first + size),
-            _number(right_behind[size:], first + size),
+            _number(expected_behind[size:], first + size),
         ),
     ]
     for field in _join_keys(restored, original):
@@ -981,10 +981,10 @@ def _find_turns(
     if is_changed and not _differ(messages[:start], expected[:start]):
         at = start
     turn, behind = _split_turn(messages[at:])
-    right_turn, right_behind = _split_turn(expected[start:])
-    if not turn and len(behind) == len(right_turn) + len(right_behind):  # it came back in another role
-        turn, behind = behind[: len(right_turn)], behind[len(right_turn) :]
-    return (at, turn, behind), (start, right_turn, right_behind)
+    expected_turn, expected_behind = _split_turn(expected[start:])
+    if not turn and len(behind) == len(expected_turn) + len(expected_behind):  # it came back in another role
+        turn, behind = behind[: len(expected_turn)], behind[len(expected_turn) :]
+    return (at, turn, behind), (start, expected_turn, expected_behind)
 
 
 def _differ(messages: list[Any], expected: list[Any]) -> bool:
@@ -1600,7 +1600,6 @@ def _make_folder(path: str) -> bool:
 
 
 def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> None:
-    terminal.holding = True  # the files are all there or all taken back, whatever is pressed
     write_new_files(files)
     for path in files:
         terminal.write_out(f"wrote {show(path)}")
@@ -1649,18 +1648,18 @@ def _judge(
 
 def _cmd_request(terminal: Terminal, options: Any) -> int:
     """Print the receiving model's request body."""
-    data, fault = read_input(options.handoff), ""
+    data, handoff, fault = read_input(options.handoff), "", ""
     try:
-        if len(data) > INPUT_LIMIT_BYTES:
-            fault = f"longer than {INPUT_LIMIT_BYTES:,} bytes"
-        elif not data.decode().strip():
-            fault = "it holds no text, which the API would refuse"
+        handoff = data.decode()
     except UnicodeDecodeError as error:
         fault = f"not UTF-8 at byte {error.start}"
+    if len(data) > INPUT_LIMIT_BYTES:
+        fault = f"longer than {INPUT_LIMIT_BYTES:,} bytes"
+    elif not fault and not handoff.strip():
+        fault = "it holds no text, which the API would refuse"
     if fault:
         raise UnreadableError(options.handoff, fault, "write it with prepare")
-    body = build_receiver_request(data.decode(), options.receiver, options.max_tokens)
-    terminal.write_out(render_json(body))
+    terminal.write_out(render_json(build_receiver_request(handoff, options.receiver, options.max_tokens)))
     return EXIT_DONE
 
 
@@ -1682,6 +1681,7 @@ def _cmd_extract(terminal: Terminal, options: Any) -> int:
     elif options.out in (None, "-"):
         terminal.write_out(render_json(answer, 2))
     else:
+        terminal.holding = True  # the file is there whole or not at all, whatever is pressed
         _write_and_say(terminal, {options.out: f"{render_json(answer, 2)}\n".encode()})
     return EXIT_REJECTED if findings else EXIT_DONE
 
@@ -1693,7 +1693,8 @@ def _cmd_replay(terminal: Terminal, options: Any) -> int:
         restored is None and (options.original is not None or options.json)
     ):
         what = "--original and --json go with --check-restored, --emit-fixture goes alone"
-        raise UsageError(what, "what is not understood is never guessed", "see replay --help")
+        next_step = f"see {terminal.name} replay --help"
+        raise UsageError(what, "what is not understood is never guessed", next_step)
     if options.emit_fixture:
         terminal.write_out(render_json(fixture, 2))
         return EXIT_DONE

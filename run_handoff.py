@@ -1346,6 +1346,8 @@ class Inspector:
         has_reply = "response_sha256" in observed
         if ("http_status" in facts) != has_reply or (has_reply and not facts.get("opened", True)):
             raise EvidenceBroken(self._line(), "a reply has a status and a digest, and comes on a connection")
+        if facts.get("content_encoding", "gzip") != "gzip" or not 100 <= facts.get("http_status", 200) <= 999:
+            raise EvidenceBroken(self._line(), "an encoding or a status that no run records")
         if not has_reply:
             return Outcome(**facts)
         body = self.files[step.response_file]
@@ -2029,7 +2031,10 @@ _OPTIONS: dict[str, tuple[tuple[str, ...], Json]] = {
             "help": "a run's new folder (default: handoff-run, handoff-rehearsal)",
         },
     ),
-    "--endpoint": (("--live",), {"metavar": "URL", "default": ENDPOINT, "help": f"default: {ENDPOINT}"}),
+    "--endpoint": (
+        ("--live",),
+        {"metavar": "URL", "default": ENDPOINT, "help": f"where requests go (default: {ENDPOINT})"},
+    ),
     "--key-env": (
         ("--live",),
         {

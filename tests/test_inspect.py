@@ -177,6 +177,8 @@ class ForgedLedgerTest(InspectTestCase):
             "a reply that came on no connection": (3, {"opened": False}),
             "a status without a reply": (3, {"response_sha256": None}),
             "a key that was taken out, without a mark": (3, {"key_removed": True}),
+            "an encoding that is not decoded": (3, {"content_encoding": "br"}),
+            "a status that is none": (3, {"http_status": 7}),
             "a rehearsal elsewhere": (0, {"rehearsal": True, "endpoint": run_handoff.ENDPOINT}),
             "an endpoint that is refused": (0, {"endpoint": "http://api.example/v1/messages"}),
             "no endpoint": (0, {"endpoint": ""}),

@@ -159,6 +159,13 @@ class ParseStockTest(FolderTestCase):
             with self.subTest(phrase), self.assertRaises(JsonError):
                 parse_stock(data)
 
+    def test_second_byte_order_mark_is_refused(self):
+        mark = b"\xef\xbb\xbf"
+        for data in (json.dumps(ROWS).encode(), CSV.encode()):
+            self.assertEqual(parse_stock(mark + data), ROWS)
+            with self.subTest(data=data[:1]), self.assertRaises(JsonError):
+                parse_stock(mark + mark + data)
+
     def test_size_is_bounded(self):
         most = [{"sku": f"S{number}", "available": 1, "target": 2} for number in range(100_000)]
         self.assertEqual(len(check_stock(most)), 100_000)
