@@ -19,8 +19,6 @@ read or written; 3 refused, nothing changed; 70 a bug in this program; 130 inter
 
 from __future__ import annotations
 
-import argparse
-import contextlib
 import errno
 import json
 import os
@@ -68,6 +66,9 @@ class UsageError(HandoffError):
     """The command line asks for something that does not exist."""
 
     verdict = "usage"
+
+    def __init__(self, what: str, program: str, why: str = "what is not understood is never guessed") -> None:
+        super().__init__(show(what), why, f"see {program} --help")
 
 
 class UnreadableError(HandoffError):
@@ -140,7 +141,7 @@ class Finding:
 # --- Text that may be shown --------------------------------------------------
 
 # C0 and C1 controls, DEL, line separators, bidirectional marks, lone surrogates.
-_HIDDEN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_HIDDEN = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 _SHOWN_CHARACTERS = 72
 MOST_FINDINGS = 10_000  # behind these, the rest of a document is not looked at
 MISSING = object()  # stands where one of two documents has nothing
@@ -155,7 +156,9 @@ _KINDS = {
 
 def show(text: str) -> str:
     """Return one line of text with everything escaped that could act on a terminal."""
-    return _HIDDEN.sub(lambda match: ascii(match.group())[1:-1], text)
+    if text.isprintable():  # which no character is that would be escaped
+        return text
+    return re.sub(_HIDDEN, lambda match: ascii(match.group())[1:-1], text)
 
 
 def shorten(text: str, most: int = _SHOWN_CHARACTERS) -> str:
@@ -1222,15 +1225,21 @@ def read_input(path: str) -> bytes:
     """
     if path == "-" and sys.stdin is None:
         raise UnreadableError("standard input", "it is closed")
-    data, more = b"", b""
     try:
-        with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else open(path, "rb") as file:
-            while more := file.read(INPUT_LIMIT_BYTES + 1 - len(data)):
-                data += more
+        if path == "-":
+            return _read_all(sys.stdin.buffer)
+        with open(path, "rb") as file:
+            return _read_all(file)
     except (OSError, ValueError) as error:
         raise UnreadableError(path, explain(error)) from error
+
+
+def _read_all(file: Any) -> bytes:
+    data = b""
+    while more := file.read(INPUT_LIMIT_BYTES + 1 - len(data)):
+        data += more
     if more is None:  # from a stream that does not wait
-        raise UnreadableError(path, "not all of it is there yet")
+        raise OSError("not all of it is there yet")
     return data
 
 
@@ -1289,10 +1298,12 @@ def _write_new_file(path: str, data: bytes) -> None:
 
 
 def discard(*paths: str) -> None:
-    """Remove files of one's own that are not expected any more, as far as that is possible."""
+    """Remove files and empty folders of one's own that are needed no more, as far as that is possible."""
     for path in paths:
-        with contextlib.suppress(OSError, ValueError):
-            os.unlink(path)
+        try:
+            (os.rmdir if os.path.isdir(path) else os.unlink)(path)
+        except (OSError, ValueError):
+            continue
 
 
 def write_flushed(path: str, data: bytes, mode: int = 0o666) -> None:
@@ -1388,7 +1399,6 @@ class Terminal:
             stream.flush()
         except (OSError, ValueError):  # full or broken; closed by somebody
             self.lost = True
-            _silence(stream)
 
     def progress(self, text: str) -> None:
         """Show a line that the next one replaces, on a terminal only."""
@@ -1416,15 +1426,6 @@ def is_terminal(stream: Any) -> bool:
         return False
 
 
-def _silence(stream: Any) -> None:
-    """Send what a broken standard stream still holds nowhere, or the interpreter complains at its end."""
-    if stream in (sys.__stdout__, sys.__stderr__):
-        with contextlib.suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, stream.fileno())
-            os.close(nowhere)
-
-
 def open_missing_descriptors() -> None:
     """Give closed standard streams a place, or the next file that is opened takes their number."""
     for descriptor in range(3):
@@ -1437,7 +1438,7 @@ def open_missing_descriptors() -> None:
 def run_command(name: str, command: Callable[[Terminal], int], ends_process: bool = False) -> int:
     """Return the exit code of a command, whatever way it ends; only a bug shows a traceback.
 
-    With `ends_process` nothing follows but the end of the process, which Ctrl-C disturbs no more.
+    With `ends_process` nothing follows but the end of the process, and Ctrl-C does nothing any more.
     """
     terminal = Terminal(name)
     previous = signal.getsignal(signal.SIGINT)
@@ -1466,8 +1467,8 @@ def run_command(name: str, command: Callable[[Terminal], int], ends_process: boo
         )
         code = EXIT_BUG
     finally:
-        if ours:
-            _set_interrupt_handler(signal.SIG_IGN if ends_process else previous)
+        if ours and not ends_process:
+            _set_interrupt_handler(previous)
     unheard = terminal.lost and terminal.must_be_heard and code in (EXIT_DONE, EXIT_REJECTED)
     return EXIT_UNUSABLE if unheard else code
 
@@ -1484,61 +1485,79 @@ def _set_interrupt_handler(handler: Any) -> bool:
 # --- Command line ------------------------------------------------------------
 
 
-class HelpShown(Exception):
-    """The help was asked for and shown."""
+# What a value must be, by the word that stands for it in a help: (pattern, in words).
+VALUES = {
+    "MODEL": ("[!-~]{1,200}", "a model id in printable ASCII"),
+    "N": ("[1-9][0-9]{0,8}", "a whole number from 1 to 999999999"),
+}
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser for a table {name: what add_argument takes}, which speaks through the terminal it is given."""
+def read_options(
+    program: str, arguments: list[str], lines: Iterable[str], values: dict[str, tuple[str, str]] = VALUES
+) -> dict[str, Any]:
+    """Return {name: value} for the arguments that the lines of a help allow. Raises UsageError.
 
-    def __init__(
-        self, terminal: Terminal, command: str, description: str | None, known: dict[str, dict[str, Any]]
-    ) -> None:
-        self.terminal = terminal
-        prog = f"{terminal.name} {command}".rstrip()
-        # Without a width argparse imports shutil, and all that it needs, to ask the terminal for one.
-        super().__init__(
-            prog=prog,
-            description=description,
-            allow_abbrev=False,
-            formatter_class=lambda prog: argparse.HelpFormatter(prog, width=80),
+    A line is `--name VALUE  meaning` for an option, `--name  meaning` for a switch, `NAME  meaning` for
+    what is known by its place. What is not given has the value in `[default: ...]`, else None, a switch
+    False; without a default, what has a place must be given. (To import argparse takes a sixth of a start.)
+    """
+    words: dict[str, str] = {}  # name -> the word that stands for its value, "" for a switch
+    options: dict[str, Any] = {}
+    for line in lines:
+        listed, _, meaning = line.partition("  ")
+        name, _, word = listed.partition(" ")
+        words[name] = word if name.startswith("-") else name
+        default = meaning.partition("[default: ")[2].rstrip("]")
+        options[name] = default or (None if words[name] else False)
+    places = [name for name in words if not name.startswith("-")]
+    waiting, is_literal = arguments[::-1], False
+    while waiting:
+        argument = waiting.pop()
+        name, joined, value = argument.partition("=")
+        if argument == "--" and not is_literal:
+            is_literal = True
+            continue
+        if is_literal or _is_value(argument):
+            if not places:
+                raise UsageError(f"{argument}: nothing more is expected", program)
+            name, value = places.pop(0), argument
+        elif name not in words:
+            raise UsageError(f"{argument}: there is no such option", program)
+        elif not words[name]:
+            if joined:
+                raise UsageError(f"{argument}: {name} takes no value", program)
+            options[name] = True
+            continue
+        elif not joined and waiting and _is_value(waiting[-1]):
+            value = waiting.pop()
+        pattern, expected = values.get(words[name], ("(?s).+", "a value"))
+        if not re.fullmatch(pattern, value):  # it is not shown, for it may be a secret in the wrong place
+            raise UsageError(f"{name}: expected {expected}", program)
+        options[name] = value
+    for name in places:
+        if options[name] is None:
+            raise UsageError(f"{name} is missing", program)
+    return options
+
+
+def _is_value(argument: str) -> bool:
+    return argument == "-" or not argument.startswith("-")
+
+
+def render_help(program: str, about: str, lines: Iterable[str]) -> str:
+    """Return what --help shows, at most 80 columns wide: the call, what it does, a line for each argument."""
+    import textwrap
+
+    named = [line.partition("  ")[::2] for line in (*lines, "-h, --help  show this help")]
+    width = max(len(name) for name, _ in named)
+    places = [f"[{name}]" if "[default: " in meaning else name for name, meaning in named if name[0] != "-"]
+    listed = [
+        textwrap.fill(
+            f"  {name:{width}}  {meaning}", 80, subsequent_indent=" " * (width + 4), break_on_hyphens=False
         )
-        self.color = False  # which Python 3.14 would switch on
-        for name, settings in known.items():
-            self.add_argument(name, **settings)
-
-    def read(self, arguments: list[str]) -> argparse.Namespace:
-        """Return the options that arguments give. Raises UsageError, HelpShown."""
-        for argument in arguments:  # some versions of argparse make an empty list of such a value
-            if re.fullmatch("-.*=--", argument, re.DOTALL):
-                self.error(f"{argument}: expected a value")
-        return self.parse_args(arguments)
-
-    def error(self, message: str) -> NoReturn:
-        """Raise UsageError for arguments that do not fit."""
-        raise UsageError(show(message), "what is not understood is never guessed", f"see {self.prog} --help")
-
-    def print_help(self, file: Any = None) -> None:
-        """Write the help to standard output."""
-        self.terminal.write_out(self.format_help().rstrip())
-
-    def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
-        """Raise HelpShown: after its help a parser has nothing more to do."""
-        raise HelpShown
-
-
-def model_id(text: str) -> str:
-    """Return the model id that an argument gives: printable ASCII without spaces."""
-    if not re.fullmatch("[!-~]{1,200}", text):
-        raise argparse.ArgumentTypeError(f"expected a model id in printable ASCII, observed {text!r}")
-    return text
-
-
-def positive_int(text: str) -> int:
-    """Return the integer that an argument gives in plain digits, 1 to 9 of them, not 0."""
-    if not re.fullmatch("[1-9][0-9]{0,8}", text):
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 to 999999999, observed {text!r}")
-    return int(text)
+        for name, meaning in named
+    ]
+    return "\n".join([f"usage: {' '.join([program, *places, '[OPTION]...'])}", "", about, "", *listed])
 
 
 def list_findings(findings: list[Finding]) -> list[dict[str, str]]:
@@ -1546,7 +1565,7 @@ def list_findings(findings: list[Finding]) -> list[dict[str, str]]:
     return [{"path": finding.path, "message": finding.message} for finding in findings]
 
 
-def _cmd_self_test(terminal: Terminal, options: Any) -> int:
+def _cmd_self_test(terminal: Terminal, options: dict[str, Any]) -> int:
     """Check this program on known inputs; nothing is written."""
     shown, outcomes = "", []
     for group, check, passed in run_self_test():
@@ -1561,21 +1580,20 @@ def _cmd_self_test(terminal: Terminal, options: Any) -> int:
     return EXIT_REJECTED if failed else EXIT_DONE
 
 
-def _cmd_prepare(terminal: Terminal, options: Any) -> int:
+def _cmd_prepare(terminal: Terminal, options: dict[str, Any]) -> int:
     """Write checkpoint.json and handoff.txt; never overwrites."""
-    checkpoint, folder = build_checkpoint(options.stock), options.out or ""
+    checkpoint, folder = build_checkpoint(options["--stock"]), options["--out"] or ""
     files = {
         os.path.join(folder, "checkpoint.json"): f"{render_json(checkpoint, 2)}\n".encode(),
         os.path.join(folder, "handoff.txt"): render_handoff(checkpoint).encode(),
     }
     terminal.holding = True  # all of it is there or is taken back, whatever is pressed
-    made = options.out is not None and _make_folder(folder)
+    made = options["--out"] is not None and _make_folder(folder)
     try:
         _write_and_say(terminal, files)
     except HandoffError:
         if made:
-            with contextlib.suppress(OSError):  # somebody else may have put something there
-                os.rmdir(folder)
+            discard(folder)  # unless somebody else has put something there
         raise
     return EXIT_DONE
 
@@ -1605,24 +1623,24 @@ def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> None:
         terminal.write_out(f"wrote {show(path)}")
 
 
-def _cmd_verify(terminal: Terminal, options: Any) -> int:
+def _cmd_verify(terminal: Terminal, options: dict[str, Any]) -> int:
     """Check a checkpoint against the trusted source."""
-    rows, digest = options.stock, digest_json(options.stock)
+    rows, digest = options["--stock"], digest_json(options["--stock"])
     verified = f"verified: {render_count(rows, 'row')}, source {digest[:12]}"
     expected = {"rows": len(rows), "source_sha256": digest}
-    return _judge(terminal, options, options.checkpoint, verify_checkpoint, verified, expected)
+    return _judge(terminal, options, options["CHECKPOINT"], verify_checkpoint, verified, expected)
 
 
-def _cmd_validate(terminal: Terminal, options: Any) -> int:
+def _cmd_validate(terminal: Terminal, options: dict[str, Any]) -> int:
     """Judge a result against the trusted source."""
-    rows = options.stock
+    rows = options["--stock"]
     expected = {"rows": len(rows), "total_shortage": sum(map(compute_shortage, rows))}
-    return _judge(terminal, options, options.result, validate_result, render_acceptance(rows), expected)
+    return _judge(terminal, options, options["RESULT"], validate_result, render_acceptance(rows), expected)
 
 
 def _judge(
     terminal: Terminal,
-    options: Any,
+    options: dict[str, Any],
     path: str,
     judge: Callable[[Any, list[dict[str, Any]]], list[Finding]],
     passed: str,
@@ -1630,10 +1648,10 @@ def _judge(
 ) -> int:
     """Say a judge's findings on a file, then the verdict, `passed` without any; return the exit code."""
     try:
-        findings = judge(parse_json(read_input(path)), options.stock)
+        findings = judge(parse_json(read_input(path)), options["--stock"])
     except JsonError as error:  # a text that is no strict JSON is judged too
         findings = [Finding(error.place, error.reason)]
-    if options.json:
+    if options["--json"]:
         verdict = "rejected" if findings else passed.partition(":")[0]
         report = {"verdict": verdict, "expected": expected, "findings": list_findings(findings)}
         terminal.write_out(render_json(report, 2))
@@ -1646,9 +1664,9 @@ def _judge(
     return EXIT_REJECTED if findings else EXIT_DONE
 
 
-def _cmd_request(terminal: Terminal, options: Any) -> int:
+def _cmd_request(terminal: Terminal, options: dict[str, Any]) -> int:
     """Print the receiving model's request body."""
-    data, handoff, fault = read_input(options.handoff), "", ""
+    data, handoff, fault = read_input(options["HANDOFF"]), "", ""
     try:
         handoff = data.decode()
     except UnicodeDecodeError as error:
@@ -1658,16 +1676,17 @@ def _cmd_request(terminal: Terminal, options: Any) -> int:
     elif not fault and not handoff.strip():
         fault = "it holds no text, which the API would refuse"
     if fault:
-        raise UnreadableError(options.handoff, fault, "write it with prepare")
-    terminal.write_out(render_json(build_receiver_request(handoff, options.receiver, options.max_tokens)))
+        raise UnreadableError(options["HANDOFF"], fault, "write it with prepare")
+    request = build_receiver_request(handoff, options["--receiver"], int(options["--max-tokens"]))
+    terminal.write_out(render_json(request))
     return EXIT_DONE
 
 
-def _cmd_extract(terminal: Terminal, options: Any) -> int:
+def _cmd_extract(terminal: Terminal, options: dict[str, Any]) -> int:
     """Take the finished answer out of a saved Messages response."""
     place, answer = "", None
     try:
-        message = parse_json(read_input(options.response), REPLY_DEPTH_LIMIT)
+        message = parse_json(read_input(options["RESPONSE"]), REPLY_DEPTH_LIMIT)
         findings = find_message_faults(message) or find_reply_faults(message, "end_turn")
         place = "the answer, "
         answer = None if findings else parse_answer(message)
@@ -1676,31 +1695,30 @@ def _cmd_extract(terminal: Terminal, options: Any) -> int:
     if findings:
         for finding in findings:
             terminal.write_err(str(finding))
-        where = f"no finished answer in {show(options.response)}"
+        where = f"no finished answer in {show(options['RESPONSE'])}"
         terminal.write_err(f"rejected: {render_count(findings, 'finding')}, {where}", "red")
-    elif options.out in (None, "-"):
+    elif options["-o"] in (None, "-"):
         terminal.write_out(render_json(answer, 2))
     else:
         terminal.holding = True  # the file is there whole or not at all, whatever is pressed
-        _write_and_say(terminal, {options.out: f"{render_json(answer, 2)}\n".encode()})
+        _write_and_say(terminal, {options["-o"]: f"{render_json(answer, 2)}\n".encode()})
     return EXIT_REJECTED if findings else EXIT_DONE
 
 
-def _cmd_replay(terminal: Terminal, options: Any) -> int:
+def _cmd_replay(terminal: Terminal, options: dict[str, Any]) -> int:
     """Check that a stored session came back exactly; alone: six cases."""
-    restored, fixture = options.check_restored, parse_json(SESSION_TEXT)
-    if options.emit_fixture + (restored is not None) > 1 or (
-        restored is None and (options.original is not None or options.json)
+    restored, fixture = options["--check-restored"], parse_json(SESSION_TEXT)
+    if options["--emit-fixture"] + (restored is not None) > 1 or (
+        restored is None and (options["--original"] is not None or options["--json"])
     ):
         what = "--original and --json go with --check-restored, --emit-fixture goes alone"
-        next_step = f"see {terminal.name} replay --help"
-        raise UsageError(what, "what is not understood is never guessed", next_step)
-    if options.emit_fixture:
+        raise UsageError(what, f"{terminal.name} replay")
+    if options["--emit-fixture"]:
         terminal.write_out(render_json(fixture, 2))
         return EXIT_DONE
     if restored is not None:
-        original = fixture if options.original is None else _read_record(options.original)
-        return _say_changes(terminal, options.json, *compare_sessions(_read_record(restored), original))
+        original = fixture if options["--original"] is None else _read_record(options["--original"])
+        return _say_changes(terminal, options["--json"], *compare_sessions(_read_record(restored), original))
     cases = list(run_session_cases())
     for change, labels, passed in cases:
         terminal.write_out(f"{change:44} {labels}{'' if passed else ', which is NOT expected'}")
@@ -1770,111 +1788,72 @@ def _say_changes(
     return EXIT_REJECTED if changes else EXIT_DONE
 
 
-JSON_OPTION: dict[str, Any] = {"action": "store_true", "help": "print one machine-readable object instead"}
-STOCK_OPTION: dict[str, Any] = {
-    "metavar": "FILE",
-    "help": "the trusted source, CSV or JSON (default: the built-in stock)",
-}
-RECEIVER_OPTION: dict[str, Any] = {
-    "metavar": "MODEL",
-    "type": model_id,
-    "default": RECEIVER_MODEL,
-    "help": f"the model that goes on (default: {RECEIVER_MODEL})",
-}
-MAX_TOKENS_OPTION: dict[str, Any] = {
-    "metavar": "N",
-    "type": positive_int,
-    "default": MAX_TOKENS,
-    "help": f"the limit of a reply (default: {MAX_TOKENS})",
-}
-# Command: (what it runs, the arguments that it takes).
-COMMANDS: dict[str, tuple[Callable[[Terminal, Any], int], dict[str, dict[str, Any]]]] = {
-    "self-test": (_cmd_self_test, {}),
+JSON = "--json  print one machine-readable object instead"
+STOCK_FILE = "--stock FILE  the trusted source, CSV or JSON (default: the built-in stock)"
+RECEIVER = f"--receiver MODEL  the model that goes on [default: {RECEIVER_MODEL}]"
+TOKEN_LIMIT = f"--max-tokens N  the limit of a reply [default: {MAX_TOKENS}]"
+# Command: (what it runs, what it does, its arguments).
+COMMANDS: dict[str, tuple[Callable[[Terminal, dict[str, Any]], int], str, list[str]]] = {
+    "self-test": (_cmd_self_test, "Check this program on known inputs; nothing is written.", []),
     "prepare": (
         _cmd_prepare,
-        {
-            "--out": {
-                "metavar": "DIR",
-                "help": "write into this folder, made if it is missing (default: here)",
-            },
-            "--stock": STOCK_OPTION,
-        },
+        "Write checkpoint.json and handoff.txt; never overwrites.",
+        ["--out DIR  write into this folder, made if it is missing (default: here)", STOCK_FILE],
     ),
     "verify": (
         _cmd_verify,
-        {
-            "checkpoint": {"nargs": "?", "default": "checkpoint.json", "help": "default: checkpoint.json"},
-            "--stock": STOCK_OPTION,
-            "--json": JSON_OPTION,
-        },
+        "Check a checkpoint against the trusted source.",
+        ["CHECKPOINT  the file [default: checkpoint.json]", STOCK_FILE, JSON],
     ),
     "request": (
         _cmd_request,
-        {
-            "handoff": {"nargs": "?", "default": "handoff.txt", "help": "default: handoff.txt"},
-            "--receiver": RECEIVER_OPTION,
-            "--max-tokens": MAX_TOKENS_OPTION,
-        },
+        "Print the receiving model's request body.",
+        ["HANDOFF  the prompt [default: handoff.txt]", RECEIVER, TOKEN_LIMIT],
     ),
     "extract": (
         _cmd_extract,
-        {
-            "response": {"help": "a saved response body"},
-            "-o": {
-                "metavar": "FILE",
-                "dest": "out",
-                "help": "write to a new file (default: standard output)",
-            },
-        },
+        "Take the finished answer out of a saved Messages response.",
+        ["RESPONSE  a saved response body", "-o FILE  write to a new file (default: standard output)"],
     ),
     "validate": (
         _cmd_validate,
-        {
-            "result": {"help": "a result file; - reads standard input"},
-            "--stock": STOCK_OPTION,
-            "--json": JSON_OPTION,
-        },
+        "Judge a result against the trusted source.",
+        ["RESULT  a result file; - reads standard input", STOCK_FILE, JSON],
     ),
     "replay": (
         _cmd_replay,
-        {
-            "--emit-fixture": {"action": "store_true", "help": "print a session to try one's storage with"},
-            "--check-restored": {"metavar": "FILE", "help": "compare what came back from storage"},
-            "--original": {
-                "metavar": "FILE",
-                "help": "with what was stored (default: --emit-fixture's)",
-            },
-            "--json": JSON_OPTION,
-        },
+        "Check that a stored session came back exactly; alone: six cases.",
+        [
+            "--emit-fixture  print a session to try one's storage with",
+            "--check-restored FILE  compare what came back from storage",
+            "--original FILE  with what was stored (default: --emit-fixture's)",
+            JSON,
+        ],
     ),
 }
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
-    try:
-        if arguments and arguments[0] in COMMANDS:
-            command, known = COMMANDS[arguments[0]]
-            parser = Parser(terminal, arguments[0], command.__doc__, known)
-            options = parser.read(arguments[1:])
-            inputs = [value for name, value in vars(options).items() if name not in ("out", "receiver")]
-            if inputs.count("-") > 1:
-                parser.error("- stands there twice, but standard input can be read only once")
-            if "--stock" in known:
-                options.stock = STOCK if options.stock is None else read_stock(options.stock)
-            return command(terminal, options)
-        listed = (f"  {name:10} {command.__doc__ or ''}" for name, (command, _) in COMMANDS.items())
+    name, program = arguments[0] if arguments else "", terminal.name
+    if name in COMMANDS:
+        command, about, lines = COMMANDS[name]
+        arguments, program = arguments[1:], f"{program} {name}"
+    else:
+        listed = [f"  {name:10} {about}" for name, (_, about, _) in COMMANDS.items()]
         about = "\n".join([(__doc__ or "").partition("\n")[0], "", *listed])
-        choice = {
-            "choices": COMMANDS,
-            "metavar": "COMMAND",
-            "help": "one of these; COMMAND --help tells more",
-        }
-        parser = Parser(terminal, "", about, {"command": choice})
-        parser.formatter_class = argparse.RawDescriptionHelpFormatter
-        parser.read(arguments)
-        parser.error("the command comes first")
-    except HelpShown:
+        lines = ["COMMAND  one of these; COMMAND --help tells more"]
+    if "-h" in arguments or "--help" in arguments:
+        terminal.write_out(render_help(program, about, lines))
         return EXIT_DONE
+    if name not in COMMANDS:
+        raise UsageError(f"expected a COMMAND, observed {name!r}", program)
+    options = read_options(program, arguments, lines)
+    inputs = [value for name, value in options.items() if name not in ("--out", "-o", "--receiver")]
+    if inputs.count("-") > 1:
+        raise UsageError("- stands there twice, but standard input can be read only once", program)
+    if "--stock" in options:
+        options["--stock"] = read_stock(options["--stock"]) if options["--stock"] else STOCK
+    return command(terminal, options)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -1885,4 +1864,5 @@ def main(argv: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     open_missing_descriptors()
-    sys.exit(main())
+    # All is flushed, and to take the interpreter apart takes longer than most commands.
+    os._exit(main())

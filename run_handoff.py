@@ -19,7 +19,6 @@ request is unclear; 70 a bug in this program; 130 interrupted with nothing in fl
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import re
@@ -77,7 +76,7 @@ HEADERS = {
     "user-agent": "run_handoff.py",
 }
 TIMEOUT_SECONDS = 180
-MOST_SECONDS = 86_400
+MOST_SECONDS = 99_999
 REPLY_LIMIT_BYTES = 4 * 2**20
 REPLY_LIMIT_ITEMS = 100_000  # a parsed item takes up to 250 bytes of memory, its text as few as 2
 
@@ -1834,11 +1833,11 @@ def _carry_out_whatever_comes(recorder: Recorder, plan: Plan) -> tuple[int, str]
     return code, verdict
 
 
-def _run_live(terminal: Terminal, options: Any) -> int:
-    _redact(terminal, options.key_env)
-    check_endpoint(options.endpoint)
-    key, folder = read_key(options.key_env), options.out or "handoff-run"
-    plan = _build_plan(options, options.endpoint, rehearsal=False)
+def _run_live(terminal: Terminal, options: Json) -> int:
+    _redact(terminal, options["--key-env"])
+    check_endpoint(options["--endpoint"])
+    key, folder = read_key(options["--key-env"]), _strip(options["--out"] or "handoff-run")
+    plan = _build_plan(options, options["--endpoint"], rehearsal=False)
     _check_own_words(key, plan, folder)
     misfit, ceiling = explain_misfit(plan), estimate_ceiling(plan)
     if misfit:
@@ -1848,10 +1847,10 @@ def _run_live(terminal: Terminal, options: Any) -> int:
     cost = "unknown, a model has no list price" if ceiling is None else most
     announcement = (
         "up to three paid requests, none of them ever repeated:\n"
-        f"  endpoint  {options.endpoint}\n"
-        f"  key       from {options.key_env}\n"
-        f"  sender    {options.sender} (two requests)\n"
-        f"  receiver  {options.receiver} (one request)\n"
+        f"  endpoint  {options['--endpoint']}\n"
+        f"  key       from {options['--key-env']}\n"
+        f"  sender    {options['--sender']} (two requests)\n"
+        f"  receiver  {options['--receiver']} (one request)\n"
         f"  folder    {show(folder)}\n"
         f"  cost      {cost}: an estimate for planning, no guarantee"
     )
@@ -1878,7 +1877,7 @@ def _check_own_words(key: Key, plan: Plan, folder: str) -> None:
         raise RefusedError("this key cannot be used", why, "leave it out of the options, or use another key")
 
 
-def _run_rehearsal(terminal: Terminal, options: Any, temporary: str = "") -> int:
+def _run_rehearsal(terminal: Terminal, options: Json, temporary: str = "") -> int:
     """Rehearse in the folder that is asked for, or in a temporary one that is not told of."""
     key = Key(os.urandom(8).hex())
     try:
@@ -1893,13 +1892,13 @@ def _run_rehearsal(terminal: Terminal, options: Any, temporary: str = "") -> int
         misfit = explain_misfit(plan)
         if misfit:
             announcement += f"\n  --live would refuse this: {misfit}"
-        folder = temporary or options.out or "handoff-rehearsal"
+        folder = temporary or _strip(options["--out"] or "handoff-rehearsal")
         return _perform(terminal, plan, key, folder, announcement, kept=not temporary)
     finally:
         server.close()
 
 
-def _run_checks(terminal: Terminal, options: Any) -> int:
+def _run_checks(terminal: Terminal, options: Json) -> int:
     """Check this program, rehearse in a temporary folder, and inspect what that left there."""
     import tempfile
 
@@ -1910,7 +1909,7 @@ def _run_checks(terminal: Terminal, options: Any) -> int:
         with tempfile.TemporaryDirectory() as folder:
             run = os.path.join(folder, "run")
             _run_rehearsal(terminal, options, run)
-            inspector = inspect_run(run, options.stock or demo.STOCK)
+            inspector = inspect_run(run, options["--stock"] or demo.STOCK)
     except RunError as error:
         error.next_step = "do it again with --rehearse, which keeps the folder"
         raise
@@ -1924,17 +1923,17 @@ def _run_checks(terminal: Terminal, options: Any) -> int:
     return inspector.exit_code or (EXIT_REJECTED if failed else EXIT_DONE)
 
 
-def _run_inspection(terminal: Terminal, options: Any) -> int:
-    page = options.html
-    if page and os.path.realpath(os.path.dirname(page) or ".") == os.path.realpath(options.inspect):
+def _run_inspection(terminal: Terminal, options: Json) -> int:
+    page = options["--html"]
+    if page and os.path.realpath(os.path.dirname(page) or ".") == os.path.realpath(options["--inspect"]):
         why = "a run's folder is evidence, and nothing is added to it"
         raise RefusedError(f"{show(page)} is in the run's folder", why, "name a file elsewhere")
-    inspector = inspect_run(options.inspect, options.stock)
+    inspector = inspect_run(options["--inspect"], options["--stock"])
     if page:
-        report = render_report(inspector, _lead_to(options.inspect, page), inspector.notes)
+        report = render_report(inspector, _lead_to(options["--inspect"], page), inspector.notes)
         demo.write_new_files({page: report.encode()})
         terminal.write_err(f"wrote {show(page)}")
-    if options.json:
+    if options["--json"]:
         terminal.write_out(render_json(_list_inspection(inspector), 2))
         return inspector.exit_code
     terminal.write_out(render_table(inspector.records, inspector.default_state))
@@ -1946,7 +1945,7 @@ def _run_inspection(terminal: Terminal, options: Any) -> int:
     for finding in inspector.findings:
         terminal.write_err(str(finding), "red")
     if inspector.exit_code != EXIT_DONE:
-        raise RunError(inspector.exit_code, options.inspect, inspector.end, inspector.verdict)
+        raise RunError(inspector.exit_code, options["--inspect"], inspector.end, inspector.verdict)
     terminal.write_out("the files agree with each other, which does not show who wrote them, or when")
     terminal.write_out(inspector.end, "green")
     return EXIT_DONE
@@ -1977,16 +1976,16 @@ def _lead_to(folder: str, page: str) -> str:
     return f"./{urllib.parse.quote(os.fsencode(way))}/"
 
 
-def _build_plan(options: Any, endpoint: str, rehearsal: bool) -> Plan:
+def _build_plan(options: Json, endpoint: str, rehearsal: bool) -> Plan:
     facts = {
         "endpoint": endpoint,
-        "sender": options.sender,
-        "receiver": options.receiver,
-        "max_tokens": options.max_tokens,
-        "timeout_seconds": options.timeout,
+        "sender": options["--sender"],
+        "receiver": options["--receiver"],
+        "max_tokens": int(options["--max-tokens"]),
+        "timeout_seconds": int(options["--timeout"]),
         "rehearsal": rehearsal,
     }
-    rows = options.stock or demo.STOCK
+    rows = options["--stock"] or demo.STOCK
     oversize = explain_oversize(rows)
     if oversize:
         why = "a longer reply is cut off there, so that no server can exhaust this machine"
@@ -1994,84 +1993,32 @@ def _build_plan(options: Any, endpoint: str, rehearsal: bool) -> Plan:
     return Plan(rows, facts)
 
 
-def _folder(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("expected the name of a folder")
-    return text.rstrip(os.sep) or text
-
-
-def _new_file(text: str) -> str:
-    if text in ("", "-"):
-        raise argparse.ArgumentTypeError("expected the name of a new file")
-    return text
-
-
-def _seconds(text: str) -> int:
-    seconds = demo.positive_int(text)
-    if seconds > MOST_SECONDS:
-        raise argparse.ArgumentTypeError(f"expected at most {MOST_SECONDS} seconds, observed {text!r}")
-    return seconds
-
-
-def _variable(text: str) -> str:
-    if not re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,99}", text):  # it may be a key: it is not shown
-        raise argparse.ArgumentTypeError("expected the name of an environment variable, not its value")
-    return text
+def _strip(folder: str) -> str:
+    return folder.rstrip(os.sep) or folder
 
 
 _RUNS = ("--live", "--rehearse")
 _ALL_RUNS = (*_RUNS, "no mode")
-# Option: (the modes it goes with, what add_argument takes).
-_OPTIONS: dict[str, tuple[tuple[str, ...], Json]] = {
-    "--out": (
-        _RUNS,
-        {
-            "metavar": "DIR",
-            "type": _folder,
-            "help": "a run's new folder (default: handoff-run, handoff-rehearsal)",
-        },
-    ),
-    "--endpoint": (
-        ("--live",),
-        {"metavar": "URL", "default": ENDPOINT, "help": f"where requests go (default: {ENDPOINT})"},
-    ),
-    "--key-env": (
-        ("--live",),
-        {
-            "metavar": "NAME",
-            "type": _variable,
-            "default": KEY_ENVIRONMENT,
-            "help": f"the variable that holds the key (default: {KEY_ENVIRONMENT})",
-        },
-    ),
-    "--sender": (
-        _ALL_RUNS,
-        {
-            "metavar": "MODEL",
-            "type": demo.model_id,
-            "default": SENDER_MODEL,
-            "help": f"the model that begins (default: {SENDER_MODEL})",
-        },
-    ),
-    "--receiver": (_ALL_RUNS, demo.RECEIVER_OPTION),
-    "--max-tokens": (_ALL_RUNS, demo.MAX_TOKENS_OPTION),
-    "--timeout": (
-        _ALL_RUNS,
-        {
-            "metavar": "SECONDS",
-            "type": _seconds,
-            "default": TIMEOUT_SECONDS,
-            "help": f"the limit of each request (default: {TIMEOUT_SECONDS})",
-        },
-    ),
-    "--stock": ((*_ALL_RUNS, "--inspect"), {**demo.STOCK_OPTION, "type": demo.read_stock}),
-    "--html": (
-        ("--inspect",),
-        {"metavar": "FILE", "type": _new_file, "help": "write the report to a new file"},
-    ),
-    "--json": (("--inspect",), demo.JSON_OPTION),
+# What a line of the help allows: the modes that it goes with.
+_OPTIONS = {
+    "--out DIR  a run's new folder (default: handoff-run, handoff-rehearsal)": _RUNS,
+    f"--endpoint URL  where requests go [default: {ENDPOINT}]": ("--live",),
+    f"--key-env NAME  the variable that holds the key [default: {KEY_ENVIRONMENT}]": ("--live",),
+    f"--sender MODEL  the model that begins [default: {SENDER_MODEL}]": _ALL_RUNS,
+    demo.RECEIVER: _ALL_RUNS,
+    demo.TOKEN_LIMIT: _ALL_RUNS,
+    f"--timeout SECONDS  the limit of each request [default: {TIMEOUT_SECONDS}]": _ALL_RUNS,
+    demo.STOCK_FILE: (*_ALL_RUNS, "--inspect"),
+    "--html PAGE  write the report to a new file": ("--inspect",),
+    demo.JSON: ("--inspect",),
 }
-_MODES: dict[str, Callable[[Terminal, Any], int]] = {
+_VALUES = {
+    **demo.VALUES,
+    "SECONDS": ("[1-9][0-9]{0,4}", f"a whole number from 1 to {MOST_SECONDS}"),
+    "NAME": ("[A-Za-z_][A-Za-z0-9_]{0,99}", "the name of an environment variable, not its value"),
+    "PAGE": ("(?s)(?!-$).+", "the name of a new file"),
+}
+_MODES: dict[str, Callable[[Terminal, Json], int]] = {
     "--rehearse": _run_rehearsal,
     "--live": _run_live,
     "--inspect": _run_inspection,
@@ -2079,36 +2026,34 @@ _MODES: dict[str, Callable[[Terminal, Any], int]] = {
 }
 
 
-def _parse_options(terminal: Terminal, arguments: list[str]) -> tuple[str, Any]:
-    """Return the mode, and the options with their defaults. Raises UsageError for options of another mode."""
-    about = (
-        "Hand a task from one model to another, and keep the evidence. Without a mode: check this"
-        " program, and rehearse a whole run in a temporary folder."
-    )
-    parser = demo.Parser(terminal, "", about, {})
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--rehearse", action="store_true", help="do a run on loopback, and keep its folder")
-    group.add_argument("--live", action="store_true", help="do a run: up to three paid requests")
-    group.add_argument("--inspect", metavar="DIR", help="judge a run again, from its files alone")
-    for option, (_, settings) in _OPTIONS.items():
-        parser.add_argument(option, **settings)
-    options = parser.read(arguments)
-    named = [argument.partition("=")[0] for argument in arguments]
-    chosen = next((mode for mode in _MODES if mode in named), "no mode")
-    for option, (modes, _) in _OPTIONS.items():
-        if option in named and chosen not in modes:
-            why = f"it goes with {', '.join(modes)}"
-            raise UsageError(f"{option} does not go with {chosen}", why, "leave it out")
-    return chosen, options
-
-
 def _run(terminal: Terminal, arguments: list[str]) -> int:
     _redact(terminal, KEY_ENVIRONMENT)
-    try:
-        mode, options = _parse_options(terminal, arguments)
-    except demo.HelpShown:
+    lines = [
+        "--rehearse  do a run on loopback, and keep its folder",
+        "--live  do a run: up to three paid requests",
+        "--inspect DIR  judge a run again, from its files alone",
+        *_OPTIONS,
+    ]
+    if "-h" in arguments or "--help" in arguments:
+        about = (
+            "Hand a task from one model to another, and keep the evidence. Without a mode:\n"
+            "check this program, and rehearse a whole run in a temporary folder."
+        )
+        terminal.write_out(demo.render_help(terminal.name, about, lines))
         return EXIT_DONE
-    return _MODES[mode](terminal, options)
+    options = demo.read_options(terminal.name, arguments, lines, _VALUES)
+    chosen = [mode for mode in _MODES if options.get(mode)] or ["no mode"]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(chosen)} exclude each other", terminal.name)
+    named = {argument.partition("=")[0] for argument in arguments}
+    for line, modes in _OPTIONS.items():
+        option = line.split()[0]
+        if option in named and chosen[0] not in modes:
+            why = f"it goes with {', '.join(modes)}"
+            raise UsageError(f"{option} does not go with {chosen[0]}", terminal.name, why)
+    if options["--stock"]:
+        options["--stock"] = demo.read_stock(options["--stock"])
+    return _MODES[chosen[0]](terminal, options)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -2119,4 +2064,4 @@ def main(argv: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     demo.open_missing_descriptors()
-    sys.exit(main())
+    os._exit(main())  # see checkpoint_demo

@@ -622,13 +622,14 @@ class FlushFolderTest(support.FolderTestCase):
 
 
 class DiscardTest(support.FolderTestCase):
-    def test_discard_removes_files_and_goes_on_past_what_it_cannot_remove(self):
-        (self.folder / "folder").mkdir()
-        names = ["missing", "folder", "one", "two"]
+    def test_discard_removes_files_and_empty_folders_and_goes_on_past_what_it_cannot_remove(self):
+        for name in ("empty", "folder", "folder/inner"):
+            (self.folder / name).mkdir()
+        names = ["missing", "folder", "empty", "one", "two"]
         self.put("one", b"1")
         self.put("two", b"2")
         discard(*map(self.path, names))
-        self.assertEqual(snapshot(self.folder), {"folder": {}})
+        self.assertEqual(snapshot(self.folder), {"folder": {"inner": {}}})
 
     @unittest.skipIf(IS_WINDOWS, "links need a right there")
     def test_discard_of_a_link_removes_the_link_only(self):
@@ -636,6 +637,13 @@ class DiscardTest(support.FolderTestCase):
         os.symlink("target", self.path("link"))
         discard(self.path("link"))
         self.assertEqual(snapshot(self.folder), {"target": b"keep me"})
+
+    @unittest.skipIf(IS_WINDOWS, "links need a right there")
+    def test_discard_of_a_link_to_a_folder_leaves_the_folder(self):
+        (self.folder / "target").mkdir()
+        os.symlink("target", self.path("link"))
+        discard(self.path("link"))
+        self.assertIn("target", self.names())
 
 
 class RaceTest(support.FolderTestCase):

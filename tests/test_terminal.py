@@ -232,21 +232,6 @@ class LostStreamTest(unittest.TestCase):
                 checkpoint_demo.open_missing_descriptors()
                 self.assertEqual(opened.call_args_list, [mock.call(os.devnull, os.O_RDWR)] * len(missing))
 
-    @unittest.skipIf(IS_WINDOWS, "pipes break otherwise there")
-    def test_a_broken_pipe_is_silent_when_the_stream_is_closed(self):
-        reader, writer = os.pipe()
-        os.close(reader)
-        free = find_free_descriptor()
-        stream = os.fdopen(writer, "w", encoding="utf-8")
-        self.addCleanup(stream.close)
-        terminal = Terminal("tool")
-        with mock.patch.object(sys, "stdout", stream), mock.patch.object(sys, "__stdout__", stream):
-            terminal.write_out("one")
-            terminal.write_out("two")
-        stream.close()
-        self.assertTrue(terminal.lost)
-        self.assertLessEqual(find_free_descriptor(), free)
-
 
 @unittest.skipIf(IS_WINDOWS, "needs a shell")
 class LostStreamProcessTest(support.FolderTestCase):
@@ -403,7 +388,7 @@ class RunCommandTest(unittest.TestCase):
                 2,
                 "tool: cannot go on: a\n  why: b\n  next: c\n",
             ),
-            "usage": (UsageError("a", "b", "c"), 2, "tool: usage: a\n  why: b\n  next: c\n"),
+            "usage": (UsageError("a", "tool", "b"), 2, "tool: usage: a\n  why: b\n  next: see tool --help\n"),
             "refused": (RefusedError("a", "b", "c"), 3, "tool: refused: a\n  why: b\n  next: c\n"),
             "a file that exists": (
                 ExistsError("a\x1b\nb"),
