@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from typing import Any, NoReturn, Union
 
+    Json = dict[str, Any]  # an object as it was parsed: a row, a checkpoint, a message, a record
+    Rows = list[Json]
     Path = tuple[Union[str, int], ...]  # from the root of a document to a value in it
+    Changes = dict[str, list["Finding"]]  # by the label of what was changed
 
 EXIT_DONE = 0
 EXIT_REJECTED = 1
@@ -145,6 +148,12 @@ _HIDDEN = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800
 _SHOWN_CHARACTERS = 72
 MOST_FINDINGS = 10_000  # behind these, the rest of a document is not looked at
 MISSING = object()  # stands where one of two documents has nothing
+
+
+class Words(str):
+    """Stands for an expected value where there is not one value alone: what it must be, in words."""
+
+
 _KINDS = {
     str: "the string ",
     int: "the integer ",
@@ -179,8 +188,8 @@ def render_json(value: Any, indent: int | None = None) -> str:
 
 def describe(value: Any) -> str:
     """Return words for a parsed value: its type and its text, shortened and escaped."""
-    if value is MISSING:
-        return "nothing"
+    if value is MISSING or type(value) is Words:
+        return "nothing" if value is MISSING else str(value)
     return _KINDS.get(type(value), "") + shorten(render_json(value))
 
 
@@ -202,18 +211,8 @@ def render_count(things: list[Any], name: str) -> str:
     return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
 
 
-def build_finding(observed: Any, expected: str, *at: str | int) -> Finding:
-    """Return the finding for a parsed value that is not what `expected` says, at its place."""
-    return Finding(render_path(at), f"observed {describe(observed)}, expected {expected}")
-
-
 def render_path(parts: Iterable[str | int]) -> str:
     """Return a JSON path such as `rows[1].shortage`, cut in its middle if it is long; the whole is `$`."""
-    path = _join_path(parts)
-    return path if len(path) <= 1_000 else f"{path[:480]}...{path[-480:]}"
-
-
-def _join_path(parts: Iterable[str | int]) -> str:
     path = ""
     for part in parts:
         if isinstance(part, int):
@@ -222,7 +221,8 @@ def _join_path(parts: Iterable[str | int]) -> str:
             path += f".{part}"
         else:  # a long key is cut: it may stand in front of many findings
             path += f"[{render_json(shorten(part))}]"
-    return path.lstrip(".") or "$"
+    path = path.lstrip(".") or "$"
+    return path if len(path) <= 1_000 else f"{path[:480]}...{path[-480:]}"
 
 
 # --- Strict JSON: the one reader for everything that comes from outside ------
@@ -455,8 +455,13 @@ def _is_same(one: Any, other: Any) -> bool:
 
 def list_differences(observed: Any, expected: Any, *at: str | int) -> list[Finding]:
     """Return find_differences as findings: the JSON path and both values. Pure."""
-    differences = find_differences(observed, expected, *at)
-    return cut(Finding(render_path(path), describe_pair(one, other)) for path, one, other in differences)
+    return cut(explain_differences(observed, expected, *at))
+
+
+def explain_differences(observed: Any, expected: Any, *at: str | int) -> Iterator[Finding]:
+    """Yield find_differences as findings. Pure."""
+    for path, one, other in find_differences(observed, expected, *at):
+        yield Finding(render_path(path), describe_pair(one, other))
 
 
 def cut(findings: Iterable[Finding]) -> list[Finding]:
@@ -485,7 +490,7 @@ MOST_PIECES = 10**12
 _SKU = "[^=\x00-\x1f\x7f-\x9f\ud800-\udfff][^\x00-\x1f\x7f-\x9f\ud800-\udfff]*"  # "=" begins a formula
 
 
-def parse_stock(data: bytes) -> list[dict[str, Any]]:
+def parse_stock(data: bytes) -> Rows:
     """Return the rows of a stock file: `{"sku": str, "available": int, "target": int}` each.
 
     A CSV text with the header sku,available,target in any order, or a JSON array of such objects;
@@ -504,7 +509,7 @@ def parse_stock(data: bytes) -> list[dict[str, Any]]:
         raise StockError(_name_position(before, len(before)), "not UTF-8") from error
 
 
-def _parse_csv(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _parse_csv(text: str) -> Iterator[tuple[str, Json]]:
     """Yield (line, row) with quantities as integers where they are plain digits, else as they stand."""
     import csv
     import io
@@ -533,7 +538,7 @@ def _parse_csv(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
         raise StockError(f"line {begin}", f"no CSV: {error}") from error
 
 
-def check_stock(rows: Any) -> list[dict[str, Any]]:
+def check_stock(rows: Any) -> Rows:
     """Return the rows with their fields in order, or raise StockError at the first that is none.
 
     1 to 100,000 objects with exactly the fields sku (a unique, non-empty string without control
@@ -544,9 +549,9 @@ def check_stock(rows: Any) -> list[dict[str, Any]]:
     return _check_rows(((f"[{at}]", row) for at, row in enumerate(rows)), ".")
 
 
-def _check_rows(placed_rows: Iterable[tuple[str, Any]], mark: str) -> list[dict[str, Any]]:
+def _check_rows(placed_rows: Iterable[tuple[str, Any]], mark: str) -> Rows:
     """Return the rows out of (place, row) pairs; `mark` stands between a place and its column."""
-    rows: dict[str, dict[str, Any]] = {}
+    rows: dict[str, Json] = {}
     for place, row in placed_rows:
         if len(rows) == MOST_ROWS:
             raise StockError(place, f"observed more than {MOST_ROWS:,} rows, expected 1 to {MOST_ROWS:,}")
@@ -568,13 +573,13 @@ def _check_rows(placed_rows: Iterable[tuple[str, Any]], mark: str) -> list[dict[
     return list(rows.values())
 
 
-def compute_shortage(row: dict[str, Any]) -> int:
+def compute_shortage(row: Json) -> int:
     """Return how many pieces a stock row lacks: max(target - available, 0), never negative. Pure."""
     shortage: int = row["target"] - row["available"]
     return shortage if shortage > 0 else 0
 
 
-def build_result(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def build_result(rows: Rows) -> Json:
     """Return the one right result for stock rows: `{"rows": [{"sku", "shortage"}, ...]}`. Pure."""
     return {"rows": [{"sku": row["sku"], "shortage": compute_shortage(row)} for row in rows]}
 
@@ -601,7 +606,7 @@ _REASONS = {
 }
 
 
-def build_checkpoint(rows: list[dict[str, Any]]) -> dict[str, Any]:
+def build_checkpoint(rows: Rows) -> Json:
     """Return the checkpoint of a finished stock read, as the application saw it.
 
     `rows` are a stock as the tool returned it; check_stock is the caller's. Both digests are
@@ -631,7 +636,7 @@ def build_checkpoint(rows: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def verify_checkpoint(checkpoint: Any, rows: list[dict[str, Any]]) -> list[Finding]:
+def verify_checkpoint(checkpoint: Any, rows: Rows) -> list[Finding]:
     """Return what keeps a parsed checkpoint from being the one that the source `rows` allows.
 
     Empty means verified: every field is there, none is unexpected, both digests are those of
@@ -664,7 +669,7 @@ and integer shortage. No Markdown.
 Checkpoint: """
 
 
-def render_handoff(checkpoint: dict[str, Any]) -> str:
+def render_handoff(checkpoint: Json) -> str:
     """Return the handoff prompt: the instructions and the whole checkpoint as canonical JSON.
 
     It ends with a newline. Raises what canonical_json raises. Pure.
@@ -672,9 +677,7 @@ def render_handoff(checkpoint: dict[str, Any]) -> str:
     return f"{HANDOFF_PROMPT}{canonical_json(checkpoint).decode()}\n"
 
 
-def build_receiver_request(
-    handoff: str, model: str = RECEIVER_MODEL, max_tokens: int = MAX_TOKENS
-) -> dict[str, Any]:
+def build_receiver_request(handoff: str, model: str = RECEIVER_MODEL, max_tokens: int = MAX_TOKENS) -> Json:
     """Return the body of a Messages request that begins a fresh session with the handoff prompt.
 
     Nothing of the earlier session is in it: no assistant message, no signed block, no tool. Pure.
@@ -704,24 +707,23 @@ def find_message_faults(reply: Any) -> list[Finding]:
     """Return what keeps a parsed reply from being a whole message of the Messages API.
 
     A whole message is an object with `type` message, `role` assistant and `content` a list of
-    objects that each have a string `type`; only the first block that is none is named. What stands
-    in the blocks is judged elsewhere. Pure.
+    objects that each have a string `type`. What stands in the blocks is judged elsewhere. Pure.
     """
     if not isinstance(reply, dict):
-        return [build_finding(reply, "a message")]
+        return list_differences(reply, Words("a message"))
     error = describe_api_error(reply)
     if error:
         return [Finding("$", f"observed an error ({error}), expected a message")]
-    findings = []
-    for field, expected in (("type", "message"), ("role", "assistant")):
-        findings += list_differences(reply.get(field, MISSING), expected, field)
-    content = reply.get("content", MISSING)
-    if not isinstance(content, list):
-        return [*findings, build_finding(content, "a list of blocks", "content")]
-    for index, block in enumerate(content):
-        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-            return [*findings, build_finding(block, "a block with a type", "content", index)]
-    return findings
+    content: Any = reply.get("content")
+    if isinstance(content, list):
+        content = [block if _is_block(block) else Words("a block with a type") for block in content]
+    else:
+        content = Words("a list of blocks")
+    return list_differences(reply, {**reply, "type": "message", "role": "assistant", "content": content})
+
+
+def _is_block(block: Any) -> bool:
+    return isinstance(block, dict) and isinstance(block.get("type"), str)
 
 
 def describe_api_error(reply: Any) -> str:
@@ -732,47 +734,48 @@ def describe_api_error(reply: Any) -> str:
     return f"{shorten(show(error['type']))}: {describe(error.get('message', MISSING))}"
 
 
-def find_reply_faults(message: dict[str, Any], stop_reason: str, tool: str | None = None) -> list[Finding]:
+def find_reply_faults(message: Json, stop_reason: str, tool: str | None = None) -> list[Finding]:
     """Return why a whole message does not fit its step, a wrong stop reason first.
 
     The message must end with `stop_reason`. With `tool` it must hold exactly one tool_use, of that
     tool with empty input and an id; without, none. Text blocks must hold text; thinking and unknown
     blocks are left alone, but none whose type ends in tool_use. Pure.
     """
-    observed = message.get("stop_reason", MISSING)
-    findings = list_differences(observed, stop_reason, "stop_reason")
-    if findings and isinstance(observed, str) and observed in _STOP_REASONS:
-        findings[0].message += f" ({_STOP_REASONS[observed]})"
+    blocks: list[Any] = []
     called = False
-    for index, block in enumerate(message["content"]):
-        kind, at = block["type"], ("content", index)
+    for block in message["content"]:
+        kind = block["type"]
         if kind == "tool_use" and tool and not called:
             called = True
-            findings += list_differences(block.get("name", MISSING), tool, *at, "name")
-            findings += list_differences(block.get("input", MISSING), {}, *at, "input")
-            call_id = block.get("id", MISSING)
-            if not isinstance(call_id, str) or not re.fullmatch("[!-~]{1,256}", call_id):
-                findings.append(build_finding(call_id, "a tool call id", *at, "id"))
-        elif kind.endswith("tool_use"):
-            findings.append(
-                build_finding(block, f"exactly one call of {tool}" if tool else "no tool call", *at)
+            call_id = block.get("id")
+            is_id = isinstance(call_id, str) and re.fullmatch("[!-~]{1,256}", call_id)
+            blocks.append(
+                {**block, "name": tool, "input": {}, "id": call_id if is_id else Words("a tool call id")}
             )
+        elif kind.endswith("tool_use"):
+            blocks.append(Words(f"exactly one call of {tool}" if tool else "no tool call"))
         elif kind == "text" and not isinstance(block.get("text"), str):
-            findings.append(build_finding(block.get("text", MISSING), "a string", *at, "text"))
+            blocks.append({**block, "text": Words("a string")})
+        else:
+            blocks.append(block)
+    observed = message.get("stop_reason", MISSING)
+    findings = list_differences(observed, stop_reason, "stop_reason")
+    if findings and str(observed) in _STOP_REASONS:
+        findings[0].message += f" ({_STOP_REASONS[observed]})"
     if tool and not called:
         findings.append(Finding("content", f"observed no tool call, expected exactly one call of {tool}"))
-    return findings
+    return findings + list_differences(message["content"], blocks, "content")
 
 
 # --- Result: taken out of a reply, and judged --------------------------------
 
 
-def join_text(message: dict[str, Any]) -> str:
+def join_text(message: Json) -> str:
     """Return the text blocks of a message that passed find_reply_faults, joined. Pure."""
     return "".join(block["text"] for block in message["content"] if block["type"] == "text")
 
 
-def parse_answer(message: dict[str, Any]) -> Any:
+def parse_answer(message: Json) -> Any:
     """Return the value of a finished message's answer: its text, read as strict JSON.
 
     The message must have passed find_message_faults and find_reply_faults. Raises JsonError for
@@ -781,12 +784,12 @@ def parse_answer(message: dict[str, Any]) -> Any:
     return parse_json(join_text(message))
 
 
-def render_acceptance(rows: list[dict[str, Any]]) -> str:
+def render_acceptance(rows: Rows) -> str:
     """Return the verdict on an accepted result for stock rows. Pure."""
     return f"accepted: {render_count(rows, 'row')}, total shortage {sum(map(compute_shortage, rows))}"
 
 
-def validate_result(result: Any, rows: list[dict[str, Any]]) -> list[Finding]:
+def validate_result(result: Any, rows: Rows) -> list[Finding]:
     """Return everything that is wrong with a parsed result for the source `rows`, in document order.
 
     Every quantity is recomputed from the source. Empty means accepted: `{"rows": [...]}` with each
@@ -796,7 +799,7 @@ def validate_result(result: Any, rows: list[dict[str, Any]]) -> list[Finding]:
     return [] if _is_right(result, rows) else cut(_find_result_faults(result, rows))
 
 
-def _is_right(result: Any, rows: list[dict[str, Any]]) -> bool:
+def _is_right(result: Any, rows: Rows) -> bool:
     """Return whether a result is right, its rows in the source's order: one quick look does for most."""
     if not isinstance(result, dict) or result.keys() != {"rows"} or not isinstance(result["rows"], list):
         return False
@@ -810,53 +813,44 @@ def _is_right(result: Any, rows: list[dict[str, Any]]) -> bool:
     )
 
 
-def _find_result_faults(result: Any, rows: list[dict[str, Any]]) -> Iterator[Finding]:
-    # 1. One object with the key rows, an array, and no other key.
-    if not isinstance(result, dict):
-        yield build_finding(result, "an object with the key rows")
-        return
+def _find_result_faults(result: Any, rows: Rows) -> Iterator[Finding]:
     missing = {row["sku"]: compute_shortage(row) for row in rows}
-    for key, value in result.items():
-        if key != "rows":
-            yield from list_differences(value, MISSING, key)
-        elif not isinstance(value, list):
-            yield build_finding(value, "an array of rows", "rows")
-        else:
-            # 2. Each row is right, or its faults are named.
-            yield from _find_row_faults(value, dict(missing), missing)
-    if "rows" not in result:
-        yield build_finding(MISSING, "an array of rows", "rows")
-    elif isinstance(result["rows"], list):
-        # 3. Every SKU of the source was there.
+    # 1. Whatever differs from the right result that is nearest.
+    yield from explain_differences(result, _build_nearest(result, dict(missing), missing))
+    # 2. Every SKU of the source was there.
+    if isinstance(result, dict) and isinstance(result.get("rows"), list):
         for sku, shortage in missing.items():
             expected = describe({"sku": sku, "shortage": shortage})
             yield Finding("rows", f"observed no row for {describe(sku)}, expected {expected}")
 
 
-def _find_row_faults(
-    observed: list[Any], expected: dict[str, int], missing: dict[str, int]
-) -> Iterator[Finding]:
-    """Yield what is wrong with the rows of a result; a SKU that is among them leaves `missing`."""
-    for index, row in enumerate(observed):
+def _build_nearest(result: Any, expected: dict[str, int], missing: dict[str, int]) -> Any:
+    """Return a result as it had to be, with Words in place of what the source does not tell.
+
+    Each of its rows is made right by its own SKU; a SKU that is among them leaves `missing`.
+    """
+    if not isinstance(result, dict):
+        return Words("an object with the key rows")
+    if not isinstance(result.get("rows"), list):
+        return {"rows": Words("an array of rows")}
+    rows: list[Any] = []
+    for row in result["rows"]:
+        sku = row.get("sku") if isinstance(row, dict) else None
         if not isinstance(row, dict):
-            yield build_finding(row, "an object with sku and shortage", "rows", index)
-            continue
-        sku: Any = row.get("sku")
-        known = isinstance(sku, str) and sku in expected
-        for key in (*row, *(key for key in ("sku", "shortage") if key not in row)):
-            value, at = row.get(key, MISSING), ("rows", index, key)
-            if key == "shortage" and known:
-                yield from list_differences(value, expected[sku], *at)
-            elif key == "shortage" and type(value) is not int:
-                yield build_finding(value, "an integer", *at)
-            elif key == "sku" and not known:
-                yield build_finding(value, "a SKU of the source", *at)
-            elif key == "sku" and sku not in missing:
-                yield Finding(render_path(at), f"observed {describe(sku)} again, expected it once")
-            elif key not in ("sku", "shortage"):
-                yield from list_differences(value, MISSING, *at)
-        if known:
-            missing.pop(sku, None)
+            rows.append(Words("an object with sku and shortage"))
+        elif isinstance(sku, str) and sku in expected:
+            is_first = missing.pop(sku, None) is not None
+            rows.append({"sku": sku if is_first else Words("it only once"), "shortage": expected[sku]})
+        else:
+            shortage = row.get("shortage")
+            is_integer = type(shortage) is int
+            rows.append(
+                {
+                    "sku": Words("a SKU of the source"),
+                    "shortage": shortage if is_integer else Words("an integer"),
+                }
+            )
+    return {"rows": rows}
 
 
 # --- Session replay: was the conversation restored exactly? -------------------
@@ -868,9 +862,7 @@ _OUTSIDE_PREFIX = (
 )
 
 
-def compare_sessions(
-    restored: dict[str, Any], original: dict[str, Any]
-) -> tuple[dict[str, list[Finding]], list[Finding]]:
+def compare_sessions(restored: Json, original: Json) -> tuple[Changes, list[Finding]]:
     """Return (changes, notes) between a restored session record and the original.
 
     A record is the parsed body of the next Messages request: `system`, `tools`, `messages` (a list)
@@ -890,7 +882,7 @@ def compare_sessions(
     if unmatched:
         results, expected_results = _keep_paired(results, expected_results)
     # 3. Every part of the record, against the same part of the original.
-    parts: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+    parts: list[tuple[str, Json, Json]] = [
         ("changed prefix: system", _pick(restored, "system"), _pick(original, "system")),
         ("changed prefix: tools", _pick(restored, "tools"), _pick(original, "tools")),
         ("changed prefix: messages", _number(messages[:at], 0), _number(expected[:start], 0)),
@@ -905,7 +897,7 @@ def compare_sessions(
     for field in _join_keys(restored, original):
         if field not in ("system", "tools", "messages"):
             parts.append((f"changed field: {show(field)}", _pick(restored, field), _pick(original, field)))
-    changes: dict[str, list[Finding]] = {}
+    changes: Changes = {}
     notes: list[Finding] = []
     for label, observed_part, expected_part in parts:
         if label == "changed tool result" and unmatched:
@@ -916,11 +908,11 @@ def compare_sessions(
     return changes, notes
 
 
-def _pick(record: dict[str, Any], field: str) -> dict[str, Any]:
+def _pick(record: Json, field: str) -> Json:
     return {field: record[field]} if field in record else {}
 
 
-def _number(messages: list[Any], begin: int) -> dict[str, Any]:
+def _number(messages: list[Any], begin: int) -> Json:
     """Return messages as a part of a record, under their numbers, which find_differences puts into paths."""
     return {"messages": dict(enumerate(messages, begin))}
 
@@ -929,7 +921,7 @@ def _sift(differences: Iterable[tuple[Path, Any, Any]], notes: list[Finding]) ->
     """Yield findings for differences that the API compares; the others are added to the notes."""
     for path, observed, expected in differences:
         finding = Finding(render_path(path), describe_pair(observed, expected))
-        if not re.match(_OUTSIDE_PREFIX, _join_path(path)):
+        if not re.match(_OUTSIDE_PREFIX, finding.path):
             yield finding
         elif len(notes) < MOST_FINDINGS:
             notes.append(finding)
@@ -955,7 +947,7 @@ def _keep_paired(observed: list[Any], expected: list[Any]) -> tuple[list[Any], l
     return sides[:1], sides[1:]
 
 
-def _name_blocks(message: dict[str, Any], paired: set[str]) -> dict[str | int, tuple[int, Any]]:
+def _name_blocks(message: Json, paired: set[str]) -> dict[str | int, tuple[int, Any]]:
     """Return {name: (place, block)}: a paired result is named by its call, other blocks are counted."""
     named: dict[str | int, tuple[int, Any]] = {}
     others = 0
@@ -967,7 +959,7 @@ def _name_blocks(message: dict[str, Any], paired: set[str]) -> dict[str | int, t
     return named
 
 
-def _render_call_id(block: dict[str, Any]) -> str:
+def _render_call_id(block: Json) -> str:
     return render_json(block.get("tool_use_id"))  # which may be unhashable
 
 
@@ -1057,7 +1049,7 @@ def _has_calls(message: Any) -> bool:
     return _is_assistant(message) and any(block.get("type") == "tool_use" for block in _list_blocks(message))
 
 
-def _list_blocks(message: Any) -> list[dict[str, Any]]:
+def _list_blocks(message: Any) -> Rows:
     content = message.get("content") if isinstance(message, dict) else None
     return (
         [block if isinstance(block, dict) else {} for block in content] if isinstance(content, list) else []
@@ -1120,45 +1112,40 @@ _JSON_TEXTS = {
     "refuses 201 levels": (b"[" * 201 + b"]" * 201, "line 1 column 201"),
 }
 
-# What is changed in a good text: (a piece of it, what replaces it, where that is refused).
-_CHECKPOINT_CHANGES = {
-    "refuses a changed source digest": ('"source_sha256":"', '"source_sha256":"0', "source_sha256"),
-    "refuses a changed result digest": (
-        '"result_sha256":"',
-        '"result_sha256":"0',
-        "completed[0].result_sha256",
-    ),
-    "refuses a changed result": ('"available":7', '"available":9', "completed[0].result[0].available"),
-    "refuses a read that is not verified": ('"verified"', '"claimed"', "completed[0].status"),
-    "refuses a side effect": ('"side_effects":[]', '"side_effects":["order-1"]', "side_effects[0]"),
-    "refuses schema version 2": ('"schema_version":1', '"schema_version":2', "schema_version"),
-    "refuses schema version true": ('"schema_version":1', '"schema_version":true', "schema_version"),
-    "refuses an unexpected field": ('"pending"', '"notes":"trust me","pending"', "notes"),
-    "refuses a missing field": ('"side_effects":[],', "", "side_effects"),
-}
-_RESULT_CHANGES = {
-    "refuses a wrong quantity": (":3", ":2", "rows[0].shortage"),
-    'refuses the string "0"': (":0", ':"0"', "rows[1].shortage"),
-    "refuses false for 0": (":0", ":false", "rows[1].shortage"),
-    "refuses 3.0 for 3": (":3", ":3.0", "rows[0].shortage"),
-    "refuses null for 0": (":0", ":null", "rows[1].shortage"),
-    "refuses a missing SKU": (',{"shortage":4,"sku":"DEMO-003"}', "", "rows"),
-    "refuses an unknown SKU": ("001", "004", "rows[0].sku"),
-    "refuses a repeated SKU": ('0,"sku":"DEMO-002"', '3,"sku":"DEMO-001"', "rows[1].sku"),
-    "refuses a missing field": ('"shortage":4,', "", "rows[2].shortage"),
-    "refuses an unexpected field": (":4", ':4,"order":true', "rows[2].order"),
-    "refuses a key beside rows": ("]}", '],"summary":"done"}', "summary"),
-    "refuses rows as an object": ("[", '{"DEMO-001":3},"was":[', "rows"),
-    "refuses Markdown in front of it": ('{"rows"', '```json\n{"rows"', "line 1 column 1"),
-    "refuses prose behind it": ("]}", "]}\nDone.", "line 2 column 1"),
-}
-_REPLY_CHANGES = {
-    "refuses a cut answer": ("end_turn", "max_tokens", "stop_reason"),
-    "refuses a refusal": ("end_turn", "refusal", "stop_reason"),
-    "refuses a tool call": ('{"type":"thinking"}', '{"type":"tool_use"}', "content[0]"),
-    "refuses a reply of the user's": ("assistant", "user", "role"),
-    "refuses an empty answer": ('"type":"text"', '"type":"other"', "line 1 column 1"),
-}
+# What is changed in a good text: its group, the check, a piece, what replaces it, where that is refused.
+_CHANGES = r"""
+checkpoint | the right one | | |
+checkpoint | a changed source digest | "source_sha256":" | "source_sha256":"0 | source_sha256
+checkpoint | a changed result digest | "result_sha256":" | "result_sha256":"0 | completed[0].result_sha256
+checkpoint | a changed result | "available":7 | "available":9 | completed[0].result[0].available
+checkpoint | a read that is not verified | "verified" | "claimed" | completed[0].status
+checkpoint | a side effect | "side_effects":[] | "side_effects":["order-1"] | side_effects[0]
+checkpoint | schema version 2 | "schema_version":1 | "schema_version":2 | schema_version
+checkpoint | schema version true | "schema_version":1 | "schema_version":true | schema_version
+checkpoint | an unexpected field | "pending" | "notes":"trust me","pending" | notes
+checkpoint | a missing field | "side_effects":[], | | side_effects
+result | the right one | | |
+result | a wrong quantity | :3 | :2 | rows[0].shortage
+result | the string "0" | :0 | :"0" | rows[1].shortage
+result | false for 0 | :0 | :false | rows[1].shortage
+result | 3.0 for 3 | :3 | :3.0 | rows[0].shortage
+result | null for 0 | :0 | :null | rows[1].shortage
+result | a missing SKU | ,{"shortage":4,"sku":"DEMO-003"} | | rows
+result | an unknown SKU | 001 | 004 | rows[0].sku
+result | a repeated SKU | 0,"sku":"DEMO-002" | 3,"sku":"DEMO-001" | rows[1].sku
+result | a missing field | "shortage":4, | | rows[2].shortage
+result | an unexpected field | :4 | :4,"order":true | rows[2].order
+result | a key beside rows | ]} | ],"summary":"done"} | summary
+result | rows as an object | [ | {"DEMO-001":3},"was":[ | rows
+result | Markdown around it | {"rows" | ```json {"rows" | line 1 column 1
+result | prose behind it | ]} | ]} Done. | line 1 column 108
+reply | the right one | | |
+reply | a cut answer | end_turn | max_tokens | stop_reason
+reply | a refusal | end_turn | refusal | stop_reason
+reply | a tool call | {"type":"thinking"} | {"type":"tool_use"} | content[0]
+reply | a reply of the user's | assistant | user | role
+reply | an empty answer | "type":"text" | "type":"other" | line 1 column 1
+"""
 
 
 def run_self_test() -> Iterator[tuple[str, str, bool]]:
@@ -1185,17 +1172,18 @@ def run_self_test() -> Iterator[tuple[str, str, bool]]:
 
     content = [{"type": "thinking"}, {"type": "text", "text": render_json(result)}]
     reply = {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
-    good_texts: dict[str, tuple[Any, Callable[[Any], list[Finding]], dict[str, tuple[str, str, str]]]] = {
-        "checkpoint": (checkpoint, lambda value: verify_checkpoint(value, STOCK), _CHECKPOINT_CHANGES),
-        "result": (result, lambda value: validate_result(value, STOCK), _RESULT_CHANGES),
-        "reply": (reply, _judge_reply, _REPLY_CHANGES),
+    good: dict[str, tuple[Any, Callable[[Any], list[Finding]]]] = {
+        "checkpoint": (checkpoint, lambda value: verify_checkpoint(value, STOCK)),
+        "result": (result, lambda value: validate_result(value, STOCK)),
+        "reply": (reply, _judge_reply),
     }
-    for group, (value, judge, changes) in good_texts.items():
-        text = canonical_json(value).decode()
-        yield group, "accepts the right one", not judge(value)
-        for check, (old, new, place) in changes.items():
-            changed = text.replace(old, new, 1)
-            yield group, check, changed != text and _find_place_of_refusal(judge, changed.encode()) == place
+    for line in _CHANGES.strip().split("\n"):
+        group, check, old, new, place = (cell.strip() for cell in line.split(" |"))
+        text = canonical_json(good[group][0]).decode()
+        changed = text.replace(old, new, 1)
+        is_changed = (changed != text) == (old != "")
+        passed = is_changed and _find_place_of_refusal(good[group][1], changed.encode()) == place
+        yield group, f"{'refuses' if place else 'accepts'} {check}", passed
 
 
 def _find_place_of_refusal(judge: Callable[[Any], list[Finding]], data: bytes) -> str:
@@ -1243,7 +1231,7 @@ def _read_all(file: Any) -> bytes:
     return data
 
 
-def read_stock(path: str) -> list[dict[str, Any]]:
+def read_stock(path: str) -> Rows:
     """Return the rows of a stock file. Raises UnreadableError."""
     try:
         return parse_stock(read_input(path))
@@ -1494,7 +1482,7 @@ VALUES = {
 
 def read_options(
     program: str, arguments: list[str], lines: Iterable[str], values: dict[str, tuple[str, str]] = VALUES
-) -> dict[str, Any]:
+) -> Json:
     """Return {name: value} for the arguments that the lines of a help allow. Raises UsageError.
 
     A line is `--name VALUE  meaning` for an option, `--name  meaning` for a switch, `NAME  meaning` for
@@ -1502,7 +1490,7 @@ def read_options(
     False; without a default, what has a place must be given. (To import argparse takes a sixth of a start.)
     """
     words: dict[str, str] = {}  # name -> the word that stands for its value, "" for a switch
-    options: dict[str, Any] = {}
+    options: Json = {}
     for line in lines:
         listed, _, meaning = line.partition("  ")
         name, _, word = listed.partition(" ")
@@ -1565,7 +1553,7 @@ def list_findings(findings: list[Finding]) -> list[dict[str, str]]:
     return [{"path": finding.path, "message": finding.message} for finding in findings]
 
 
-def _cmd_self_test(terminal: Terminal, options: dict[str, Any]) -> int:
+def _cmd_self_test(terminal: Terminal, options: Json) -> int:
     """Check this program on known inputs; nothing is written."""
     shown, outcomes = "", []
     for group, check, passed in run_self_test():
@@ -1580,7 +1568,7 @@ def _cmd_self_test(terminal: Terminal, options: dict[str, Any]) -> int:
     return EXIT_REJECTED if failed else EXIT_DONE
 
 
-def _cmd_prepare(terminal: Terminal, options: dict[str, Any]) -> int:
+def _cmd_prepare(terminal: Terminal, options: Json) -> int:
     """Write checkpoint.json and handoff.txt; never overwrites."""
     checkpoint, folder = build_checkpoint(options["--stock"]), options["--out"] or ""
     files = {
@@ -1623,7 +1611,7 @@ def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> None:
         terminal.write_out(f"wrote {show(path)}")
 
 
-def _cmd_verify(terminal: Terminal, options: dict[str, Any]) -> int:
+def _cmd_verify(terminal: Terminal, options: Json) -> int:
     """Check a checkpoint against the trusted source."""
     rows, digest = options["--stock"], digest_json(options["--stock"])
     verified = f"verified: {render_count(rows, 'row')}, source {digest[:12]}"
@@ -1631,7 +1619,7 @@ def _cmd_verify(terminal: Terminal, options: dict[str, Any]) -> int:
     return _judge(terminal, options, options["CHECKPOINT"], verify_checkpoint, verified, expected)
 
 
-def _cmd_validate(terminal: Terminal, options: dict[str, Any]) -> int:
+def _cmd_validate(terminal: Terminal, options: Json) -> int:
     """Judge a result against the trusted source."""
     rows = options["--stock"]
     expected = {"rows": len(rows), "total_shortage": sum(map(compute_shortage, rows))}
@@ -1640,11 +1628,11 @@ def _cmd_validate(terminal: Terminal, options: dict[str, Any]) -> int:
 
 def _judge(
     terminal: Terminal,
-    options: dict[str, Any],
+    options: Json,
     path: str,
-    judge: Callable[[Any, list[dict[str, Any]]], list[Finding]],
+    judge: Callable[[Any, Rows], list[Finding]],
     passed: str,
-    expected: dict[str, Any],
+    expected: Json,
 ) -> int:
     """Say a judge's findings on a file, then the verdict, `passed` without any; return the exit code."""
     try:
@@ -1664,7 +1652,7 @@ def _judge(
     return EXIT_REJECTED if findings else EXIT_DONE
 
 
-def _cmd_request(terminal: Terminal, options: dict[str, Any]) -> int:
+def _cmd_request(terminal: Terminal, options: Json) -> int:
     """Print the receiving model's request body."""
     data, handoff, fault = read_input(options["HANDOFF"]), "", ""
     try:
@@ -1682,7 +1670,7 @@ def _cmd_request(terminal: Terminal, options: dict[str, Any]) -> int:
     return EXIT_DONE
 
 
-def _cmd_extract(terminal: Terminal, options: dict[str, Any]) -> int:
+def _cmd_extract(terminal: Terminal, options: Json) -> int:
     """Take the finished answer out of a saved Messages response."""
     place, answer = "", None
     try:
@@ -1705,7 +1693,7 @@ def _cmd_extract(terminal: Terminal, options: dict[str, Any]) -> int:
     return EXIT_REJECTED if findings else EXIT_DONE
 
 
-def _cmd_replay(terminal: Terminal, options: dict[str, Any]) -> int:
+def _cmd_replay(terminal: Terminal, options: Json) -> int:
     """Check that a stored session came back exactly; alone: six cases."""
     restored, fixture = options["--check-restored"], parse_json(SESSION_TEXT)
     if options["--emit-fixture"] + (restored is not None) > 1 or (
@@ -1727,7 +1715,7 @@ def _cmd_replay(terminal: Terminal, options: dict[str, Any]) -> int:
     return EXIT_DONE if outcomes == len(cases) else EXIT_REJECTED
 
 
-def _read_record(path: str) -> dict[str, Any]:
+def _read_record(path: str) -> Json:
     """Return the session record that a file holds. Raises UnreadableError for anything else."""
     fault = "it is no session record, which has a list of messages"
     try:
@@ -1755,9 +1743,7 @@ _READERS = (
 _MOST_SHOWN = 20
 
 
-def _say_changes(
-    terminal: Terminal, as_json: bool, changes: dict[str, list[Finding]], notes: list[Finding]
-) -> int:
+def _say_changes(terminal: Terminal, as_json: bool, changes: Changes, notes: list[Finding]) -> int:
     """Say the labels, every difference, and what to do with the next request; return the exit code."""
     labels = list(changes) or ["intact"]
     advice = "it may be sent as it is; that a model can read its thinking is not shown by this"
@@ -1793,7 +1779,7 @@ STOCK_FILE = "--stock FILE  the trusted source, CSV or JSON (default: the built-
 RECEIVER = f"--receiver MODEL  the model that goes on [default: {RECEIVER_MODEL}]"
 TOKEN_LIMIT = f"--max-tokens N  the limit of a reply [default: {MAX_TOKENS}]"
 # Command: (what it runs, what it does, its arguments).
-COMMANDS: dict[str, tuple[Callable[[Terminal, dict[str, Any]], int], str, list[str]]] = {
+COMMANDS: dict[str, tuple[Callable[[Terminal, Json], int], str, list[str]]] = {
     "self-test": (_cmd_self_test, "Check this program on known inputs; nothing is written.", []),
     "prepare": (
         _cmd_prepare,

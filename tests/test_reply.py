@@ -60,9 +60,12 @@ MESSAGE_FAULTS = {
         message({"type": "text"}),
         ['content: observed the object {"type":"text"}, expected a list of blocks'],
     ),
-    "blocks that are none, of which the first is named": (
+    "blocks that are none": (
         message([text("a"), "b", None]),
-        ['content[1]: observed the string "b", expected a block with a type'],
+        [
+            'content[1]: observed the string "b", expected a block with a type',
+            "content[2]: observed null, expected a block with a type",
+        ],
     ),
     "a block that is null": (message([None]), ["content[0]: observed null, expected a block with a type"]),
     "a block that is a list": (

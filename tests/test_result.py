@@ -137,23 +137,23 @@ REFUSED = {
     ),
     "a row twice": (
         {"rows": [*ROWS, ROWS[0]]},
-        ['rows[3].sku: observed the string "DEMO-001" again, expected it once'],
+        ['rows[3].sku: observed the string "DEMO-001", expected it only once'],
     ),
     "a row three times": (
         {"rows": [*ROWS, ROWS[0], ROWS[0]]},
         [
-            'rows[3].sku: observed the string "DEMO-001" again, expected it once',
-            'rows[4].sku: observed the string "DEMO-001" again, expected it once',
+            'rows[3].sku: observed the string "DEMO-001", expected it only once',
+            'rows[4].sku: observed the string "DEMO-001", expected it only once',
         ],
     ),
     "a row twice in place of another": (
         {"rows": [ROWS[0], ROWS[0], ROWS[2]]},
-        ['rows[1].sku: observed the string "DEMO-001" again, expected it once', NO_ROW["DEMO-002"]],
+        ['rows[1].sku: observed the string "DEMO-001", expected it only once', NO_ROW["DEMO-002"]],
     ),
     "a row twice, the second one wrong": (
         {"rows": [*ROWS, {"sku": "DEMO-001", "shortage": 9}]},
         [
-            'rows[3].sku: observed the string "DEMO-001" again, expected it once',
+            'rows[3].sku: observed the string "DEMO-001", expected it only once',
             "rows[3].shortage: observed the integer 9, expected the integer 3",
         ],
     ),
@@ -161,7 +161,7 @@ REFUSED = {
         {"rows": [{"sku": "DEMO-001", "shortage": 9}, *ROWS]},
         [
             "rows[0].shortage: observed the integer 9, expected the integer 3",
-            'rows[1].sku: observed the string "DEMO-001" again, expected it once',
+            'rows[1].sku: observed the string "DEMO-001", expected it only once',
         ],
     ),
     "a SKU missing": (
@@ -257,7 +257,7 @@ REFUSED = {
             'rows[2].sku: observed the string "DEMO-009", expected a SKU of the source',
             "rows[2].shortage: observed the number 1.5, expected an integer",
             "rows[3].more: observed the integer 0, expected nothing",
-            'rows[3].sku: observed the string "DEMO-002" again, expected it once',
+            'rows[3].sku: observed the string "DEMO-002", expected it only once',
             NO_ROW["DEMO-003"],
         ],
     ),
