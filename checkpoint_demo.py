@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     Json = dict[str, Any]  # an object as it was parsed: a row, a checkpoint, a message, a record
     Rows = list[Json]
+    Messages = list[Any]
     Path = tuple[Union[str, int], ...]  # from the root of a document to a value in it
     Changes = dict[str, list["Finding"]]  # by the label of what was changed
 
@@ -882,24 +883,30 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, list[Find
     if unmatched:
         results, expected_results = _keep_paired(results, expected_results)
     # 3. Every part of the record, against the same part of the original.
-    parts: list[tuple[str, Json, Json]] = [
-        ("changed prefix: system", _pick(restored, "system"), _pick(original, "system")),
-        ("changed prefix: tools", _pick(restored, "tools"), _pick(original, "tools")),
-        ("changed prefix: messages", _number(messages[:at], 0), _number(expected[:start], 0)),
-        ("changed assistant turn", _number(turn, at), _number(expected_turn, at)),
-        ("changed tool result", _number(results, first), _number(expected_results, first)),
+    named = [
         (
-            "changed later messages",
-            _number(behind[size:], first + size),
-            _number(expected_behind[size:], first + size),
-        ),
+            f"changed {'prefix' if field in ('system', 'tools') else 'field'}: {show(field)}",
+            _pick(restored, field),
+            _pick(original, field),
+        )
+        for field in dict.fromkeys(("system", "tools", *restored, *original))
+        if field != "messages"
     ]
-    for field in _join_keys(restored, original):
-        if field not in ("system", "tools", "messages"):
-            parts.append((f"changed field: {show(field)}", _pick(restored, field), _pick(original, field)))
+    numbered = zip(
+        (
+            "changed prefix: messages",
+            "changed assistant turn",
+            "changed tool result",
+            "changed later messages",
+        ),
+        (0, at, first, first + size),
+        (messages[:at], turn, results, behind[size:]),
+        (expected[:start], expected_turn, expected_results, expected_behind[size:]),
+    )
+    parts = [(label, _number(one, begin), _number(other, begin)) for label, begin, one, other in numbered]
     changes: Changes = {}
     notes: list[Finding] = []
-    for label, observed_part, expected_part in parts:
+    for label, observed_part, expected_part in [*named[:2], *parts, *named[2:]]:
         if label == "changed tool result" and unmatched:
             changes["unmatched tool result"] = unmatched
         findings = cut(_sift(find_differences(observed_part, expected_part), notes))
@@ -912,7 +919,7 @@ def _pick(record: Json, field: str) -> Json:
     return {field: record[field]} if field in record else {}
 
 
-def _number(messages: list[Any], begin: int) -> Json:
+def _number(messages: Messages, begin: int) -> Json:
     """Return messages as a part of a record, under their numbers, which find_differences puts into paths."""
     return {"messages": dict(enumerate(messages, begin))}
 
@@ -927,7 +934,7 @@ def _sift(differences: Iterable[tuple[Path, Any, Any]], notes: list[Finding]) ->
             notes.append(finding)
 
 
-def _keep_paired(observed: list[Any], expected: list[Any]) -> tuple[list[Any], list[Any]]:
+def _keep_paired(observed: Messages, expected: Messages) -> tuple[Messages, Messages]:
     """Return two messages without the tool results that do not stand once in both of them.
 
     The arguments hold one message each, or none. Contents become {place: block}: results are held
@@ -964,8 +971,8 @@ def _render_call_id(block: Json) -> str:
 
 
 def _find_turns(
-    messages: list[Any], expected: list[Any]
-) -> tuple[tuple[int, list[Any], list[Any]], tuple[int, list[Any], list[Any]]]:
+    messages: Messages, expected: Messages
+) -> tuple[tuple[int, Messages, Messages], tuple[int, Messages, Messages]]:
     """Return (where it begins, its messages, what stands behind) of the turn in hand, in both.
 
     It is the last assistant message with a tool_use, else the last assistant message. Where that was
@@ -982,11 +989,11 @@ def _find_turns(
     return (at, turn, behind), (start, expected_turn, expected_behind)
 
 
-def _differ(messages: list[Any], expected: list[Any]) -> bool:
+def _differ(messages: Messages, expected: Messages) -> bool:
     return any(True for _ in _sift(find_differences(messages, expected, "messages"), []))
 
 
-def find_unmatched_results(turn: list[Any], behind: list[Any], first: int) -> list[Finding]:
+def find_unmatched_results(turn: Messages, behind: Messages, first: int) -> list[Finding]:
     """Return what does not pair between a turn's tool calls and the results behind it.
 
     Each tool_use needs exactly one tool_result with its id, at the beginning of the very next
@@ -1008,29 +1015,28 @@ def find_unmatched_results(turn: list[Any], behind: list[Any], first: int) -> li
             if block.get("type") != "tool_result":
                 in_front = False
                 continue
-            call, wrong = _render_call_id(block), ""
+            call = _render_call_id(block)
+            wanted = "one" if call in waiting else "one for a call of the turn"
             if waiting.get(call) and isinstance(block.get("tool_use_id"), str):
                 waiting[call].pop()
-                wrong = "" if in_front else "expected it at the beginning of the next message"
-            else:
-                wrong = "expected one" if call in waiting else "expected one for a call of the turn"
-            if wrong:
+                wanted = "" if in_front else "it at the beginning of the next message"
+            if wanted:
                 path = render_path(["messages", number, "content", place, "tool_use_id"])
-                findings.append(Finding(path, f"observed a result for {shorten(call)}, {wrong}"))
+                findings.append(Finding(path, f"observed a result for {shorten(call)}, expected {wanted}"))
     unanswered = [(call, path) for call, paths in waiting.items() for path in paths]
     return [
         Finding(path, f"observed no result for {shorten(call)}, expected one") for call, path in unanswered
     ] + findings
 
 
-def _find_turn(messages: list[Any]) -> int:
+def _find_turn(messages: Messages) -> int:
     """Return the index of the last assistant message with a tool_use, else of the last assistant message."""
     turns = [index for index, message in enumerate(messages) if _is_assistant(message)]
     with_calls = [index for index in turns if _has_calls(messages[index])]
     return (with_calls or turns or [len(messages)])[-1]
 
 
-def _split_turn(messages: list[Any]) -> tuple[list[Any], list[Any]]:
+def _split_turn(messages: Messages) -> tuple[Messages, Messages]:
     """Return the turn that begins a list of messages, and what stands behind it.
 
     A turn is one assistant message, or several up to the last with a tool_use; it may be missing.
@@ -1250,32 +1256,22 @@ def write_new_files(files: dict[str, bytes]) -> None:
     for path in files:
         if os.path.lexists(path):
             raise ExistsError(path)
-    written: list[str] = []
+    path, mine = "", []
     try:
         for path, data in files.items():
-            _write_new_file(path, data)
-            written.append(path)
-    except BaseException:
-        discard(*written)
-        raise
-
-
-def _write_new_file(path: str, data: bytes) -> None:
-    folder = os.path.dirname(path) or "."
-    temporary = os.path.join(folder, f".{os.urandom(8).hex()}.part")
-    mine: list[str] = []
-    try:
-        write_flushed(temporary, data)
-        mine.append(temporary)
-        try:
-            os.link(temporary, path)
-        except OSError as error:
-            if error.errno not in _NO_HARD_LINKS:
-                raise
-            write_flushed(path, data)
-        mine.append(path)
-        os.unlink(temporary)
-        flush_folder(folder)
+            temporary = os.path.join(_get_folder(path), f".{os.urandom(8).hex()}.part")
+            write_flushed(temporary, data)
+            mine.append(temporary)
+            try:
+                os.link(temporary, path)
+            except OSError as error:
+                if error.errno not in _NO_HARD_LINKS:
+                    raise
+                write_flushed(path, data)
+            mine.append(path)
+            os.unlink(temporary)
+        for folder in set(map(_get_folder, files)):
+            flush_folder(folder)
     except BaseException as error:
         discard(*mine)
         if isinstance(error, FileExistsError):
@@ -1283,6 +1279,10 @@ def _write_new_file(path: str, data: bytes) -> None:
         if isinstance(error, (OSError, ValueError)):
             raise UnwritableError(path, error) from error
         raise
+
+
+def _get_folder(path: str) -> str:
+    return os.path.dirname(path) or "."
 
 
 def discard(*paths: str) -> None:
@@ -1548,13 +1548,12 @@ def render_help(program: str, about: str, lines: Iterable[str]) -> str:
     return "\n".join([f"usage: {' '.join([program, *places, '[OPTION]...'])}", "", about, "", *listed])
 
 
-def list_findings(findings: list[Finding]) -> list[dict[str, str]]:
-    """Return findings as --json shows them. Pure."""
-    return [{"path": finding.path, "message": finding.message} for finding in findings]
+def list_findings(findings: list[Finding]) -> Rows:
+    """Return findings as --json shows them: {"path", "message"} each. Pure."""
+    return list(map(vars, findings))
 
 
 def _cmd_self_test(terminal: Terminal, options: Json) -> int:
-    """Check this program on known inputs; nothing is written."""
     shown, outcomes = "", []
     for group, check, passed in run_self_test():
         if group != shown:
@@ -1569,50 +1568,41 @@ def _cmd_self_test(terminal: Terminal, options: Json) -> int:
 
 
 def _cmd_prepare(terminal: Terminal, options: Json) -> int:
-    """Write checkpoint.json and handoff.txt; never overwrites."""
     checkpoint, folder = build_checkpoint(options["--stock"]), options["--out"] or ""
     files = {
         os.path.join(folder, "checkpoint.json"): f"{render_json(checkpoint, 2)}\n".encode(),
         os.path.join(folder, "handoff.txt"): render_handoff(checkpoint).encode(),
     }
     terminal.holding = True  # all of it is there or is taken back, whatever is pressed
-    made = options["--out"] is not None and _make_folder(folder)
+    is_made = bool(folder) and _make_folder(folder)
     try:
-        _write_and_say(terminal, files)
+        return _write_and_say(terminal, files)
     except HandoffError:
-        if made:
+        if is_made:
             discard(folder)  # unless somebody else has put something there
         raise
-    return EXIT_DONE
 
 
 def _make_folder(path: str) -> bool:
     """Make a folder, but not its parents, unless it is there; return whether it was made."""
-    fault = "is a symbolic link" if os.path.islink(path.rstrip(os.sep)) else ""
     try:
-        if not fault:
-            os.mkdir(path)
-            return True
-    except FileExistsError:
-        fault = "" if os.path.isdir(path) else "is no folder"
+        os.mkdir(path)
     except (OSError, ValueError) as error:
-        fault = f"cannot be made: {explain(error)}"
-    if fault:
-        why = "files are written into a folder of that very name only"
-        raise RefusedError(
-            f"{show(path)} {fault}", why, "make the folder that it is to stand in, or name another"
-        )
-    return False
+        if os.path.isdir(path):
+            return False
+        what, why = f"{show(path)} cannot be made: {explain(error)}", "files are written into a folder"
+        raise RefusedError(what, why, "make the folder that it is to stand in, or name another") from error
+    return True
 
 
-def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> None:
+def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> int:
     write_new_files(files)
     for path in files:
         terminal.write_out(f"wrote {show(path)}")
+    return EXIT_DONE
 
 
 def _cmd_verify(terminal: Terminal, options: Json) -> int:
-    """Check a checkpoint against the trusted source."""
     rows, digest = options["--stock"], digest_json(options["--stock"])
     verified = f"verified: {render_count(rows, 'row')}, source {digest[:12]}"
     expected = {"rows": len(rows), "source_sha256": digest}
@@ -1620,7 +1610,6 @@ def _cmd_verify(terminal: Terminal, options: Json) -> int:
 
 
 def _cmd_validate(terminal: Terminal, options: Json) -> int:
-    """Judge a result against the trusted source."""
     rows = options["--stock"]
     expected = {"rows": len(rows), "total_shortage": sum(map(compute_shortage, rows))}
     return _judge(terminal, options, options["RESULT"], validate_result, render_acceptance(rows), expected)
@@ -1639,30 +1628,27 @@ def _judge(
         findings = judge(parse_json(read_input(path)), options["--stock"])
     except JsonError as error:  # a text that is no strict JSON is judged too
         findings = [Finding(error.place, error.reason)]
+    verdict = f"rejected: {render_count(findings, 'finding')}" if findings else passed
     if options["--json"]:
-        verdict = "rejected" if findings else passed.partition(":")[0]
-        report = {"verdict": verdict, "expected": expected, "findings": list_findings(findings)}
-        terminal.write_out(render_json(report, 2))
-    elif findings:
+        report = {"verdict": verdict.partition(":")[0], "expected": expected}
+        terminal.write_out(render_json({**report, "findings": list_findings(findings)}, 2))
+    else:
         for finding in findings:
             terminal.write_err(str(finding))
-        terminal.write_out(f"rejected: {render_count(findings, 'finding')}", "red")
-    else:
-        terminal.write_out(passed, "green")
+        terminal.write_out(verdict, "red" if findings else "green")
     return EXIT_REJECTED if findings else EXIT_DONE
 
 
 def _cmd_request(terminal: Terminal, options: Json) -> int:
-    """Print the receiving model's request body."""
-    data, handoff, fault = read_input(options["HANDOFF"]), "", ""
+    data, fault = read_input(options["HANDOFF"]), ""
+    if len(data) > INPUT_LIMIT_BYTES:
+        fault = f"longer than {INPUT_LIMIT_BYTES:,} bytes"
+    elif not data.strip():
+        fault = "it holds no text, which the API would refuse"
     try:
         handoff = data.decode()
     except UnicodeDecodeError as error:
-        fault = f"not UTF-8 at byte {error.start}"
-    if len(data) > INPUT_LIMIT_BYTES:
-        fault = f"longer than {INPUT_LIMIT_BYTES:,} bytes"
-    elif not fault and not handoff.strip():
-        fault = "it holds no text, which the API would refuse"
+        fault = fault or f"not UTF-8 at byte {error.start}"
     if fault:
         raise UnreadableError(options["HANDOFF"], fault, "write it with prepare")
     request = build_receiver_request(handoff, options["--receiver"], int(options["--max-tokens"]))
@@ -1671,7 +1657,6 @@ def _cmd_request(terminal: Terminal, options: Json) -> int:
 
 
 def _cmd_extract(terminal: Terminal, options: Json) -> int:
-    """Take the finished answer out of a saved Messages response."""
     place, answer = "", None
     try:
         message = parse_json(read_input(options["RESPONSE"]), REPLY_DEPTH_LIMIT)
@@ -1685,7 +1670,7 @@ def _cmd_extract(terminal: Terminal, options: Json) -> int:
             terminal.write_err(str(finding))
         where = f"no finished answer in {show(options['RESPONSE'])}"
         terminal.write_err(f"rejected: {render_count(findings, 'finding')}, {where}", "red")
-    elif options["-o"] in (None, "-"):
+    elif options["-o"] == "-":
         terminal.write_out(render_json(answer, 2))
     else:
         terminal.holding = True  # the file is there whole or not at all, whatever is pressed
@@ -1694,19 +1679,23 @@ def _cmd_extract(terminal: Terminal, options: Json) -> int:
 
 
 def _cmd_replay(terminal: Terminal, options: Json) -> int:
-    """Check that a stored session came back exactly; alone: six cases."""
-    restored, fixture = options["--check-restored"], parse_json(SESSION_TEXT)
-    if options["--emit-fixture"] + (restored is not None) > 1 or (
-        restored is None and (options["--original"] is not None or options["--json"])
-    ):
+    given = {name for name in options if options[name]}
+    if given not in (set(), {"--emit-fixture"}) and given & {"--emit-fixture", "--check-restored"} != {
+        "--check-restored"
+    }:
         what = "--original and --json go with --check-restored, --emit-fixture goes alone"
         raise UsageError(what, f"{terminal.name} replay")
+    fixture = parse_json(SESSION_TEXT)
     if options["--emit-fixture"]:
         terminal.write_out(render_json(fixture, 2))
         return EXIT_DONE
-    if restored is not None:
-        original = fixture if options["--original"] is None else _read_record(options["--original"])
-        return _say_changes(terminal, options["--json"], *compare_sessions(_read_record(restored), original))
+    if options["--check-restored"]:
+        original = _read_record(options["--original"]) if options["--original"] else fixture
+        return _say_changes(
+            terminal,
+            options["--json"],
+            *compare_sessions(_read_record(options["--check-restored"]), original),
+        )
     cases = list(run_session_cases())
     for change, labels, passed in cases:
         terminal.write_out(f"{change:44} {labels}{'' if passed else ', which is NOT expected'}")
@@ -1799,7 +1788,10 @@ COMMANDS: dict[str, tuple[Callable[[Terminal, Json], int], str, list[str]]] = {
     "extract": (
         _cmd_extract,
         "Take the finished answer out of a saved Messages response.",
-        ["RESPONSE  a saved response body", "-o FILE  write to a new file (default: standard output)"],
+        [
+            "RESPONSE  a saved response body",
+            "-o FILE  write to a new file, - is standard output [default: -]",
+        ],
     ),
     "validate": (
         _cmd_validate,
