@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     Rows = list[Json]
     Messages = list[Any]
     Path = tuple[Union[str, int], ...]  # from the root of a document to a value in it
-    Changes = dict[str, list["Finding"]]  # by the label of what was changed
+    Findings = list["Finding"]
+    Changes = dict[str, Findings]  # by the label of what was changed
 
 EXIT_DONE = 0
 EXIT_REJECTED = 1
@@ -454,7 +455,7 @@ def _is_same(one: Any, other: Any) -> bool:
     return kind is type(other) and kind is not dict and kind is not list and bool(one == other)
 
 
-def list_differences(observed: Any, expected: Any, *at: str | int) -> list[Finding]:
+def list_differences(observed: Any, expected: Any, *at: str | int) -> Findings:
     """Return find_differences as findings: the JSON path and both values. Pure."""
     return cut(explain_differences(observed, expected, *at))
 
@@ -465,7 +466,7 @@ def explain_differences(observed: Any, expected: Any, *at: str | int) -> Iterato
         yield Finding(render_path(path), describe_pair(one, other))
 
 
-def cut(findings: Iterable[Finding]) -> list[Finding]:
+def cut(findings: Iterable[Finding]) -> Findings:
     """Return findings, at most 10,000; where there are more, a last one says that it ends there. Pure."""
     listed = list(islice(findings, MOST_FINDINGS + 1))
     if len(listed) > MOST_FINDINGS:
@@ -637,7 +638,7 @@ def build_checkpoint(rows: Rows) -> Json:
     }
 
 
-def verify_checkpoint(checkpoint: Any, rows: Rows) -> list[Finding]:
+def verify_checkpoint(checkpoint: Any, rows: Rows) -> Findings:
     """Return what keeps a parsed checkpoint from being the one that the source `rows` allows.
 
     Empty means verified: every field is there, none is unexpected, both digests are those of
@@ -704,7 +705,7 @@ _STOP_REASONS = {
 }
 
 
-def find_message_faults(reply: Any) -> list[Finding]:
+def find_message_faults(reply: Any) -> Findings:
     """Return what keeps a parsed reply from being a whole message of the Messages API.
 
     A whole message is an object with `type` message, `role` assistant and `content` a list of
@@ -735,7 +736,7 @@ def describe_api_error(reply: Any) -> str:
     return f"{shorten(show(error['type']))}: {describe(error.get('message', MISSING))}"
 
 
-def find_reply_faults(message: Json, stop_reason: str, tool: str | None = None) -> list[Finding]:
+def find_reply_faults(message: Json, stop_reason: str, tool: str | None = None) -> Findings:
     """Return why a whole message does not fit its step, a wrong stop reason first.
 
     The message must end with `stop_reason`. With `tool` it must hold exactly one tool_use, of that
@@ -790,7 +791,7 @@ def render_acceptance(rows: Rows) -> str:
     return f"accepted: {render_count(rows, 'row')}, total shortage {sum(map(compute_shortage, rows))}"
 
 
-def validate_result(result: Any, rows: Rows) -> list[Finding]:
+def validate_result(result: Any, rows: Rows) -> Findings:
     """Return everything that is wrong with a parsed result for the source `rows`, in document order.
 
     Every quantity is recomputed from the source. Empty means accepted: `{"rows": [...]}` with each
@@ -802,15 +803,15 @@ def validate_result(result: Any, rows: Rows) -> list[Finding]:
 
 def _is_right(result: Any, rows: Rows) -> bool:
     """Return whether a result is right, its rows in the source's order: one quick look does for most."""
-    if not isinstance(result, dict) or result.keys() != {"rows"} or not isinstance(result["rows"], list):
-        return False
-    return len(result["rows"]) == len(rows) and all(
-        type(row) is dict
-        and len(row) == 2
-        and row.get("sku") == source["sku"]
-        and type(row.get("shortage")) is int
-        and row["shortage"] == compute_shortage(source)
-        for row, source in zip(result["rows"], rows)
+    observed = result["rows"] if isinstance(result, dict) and result.keys() == {"rows"} else None
+    return (
+        isinstance(observed, list)
+        and len(observed) == len(rows)
+        and all(
+            row == {"sku": source["sku"], "shortage": compute_shortage(source)}
+            and type(row["shortage"]) is int
+            for row, source in zip(observed, rows)
+        )
     )
 
 
@@ -836,21 +837,17 @@ def _build_nearest(result: Any, expected: dict[str, int], missing: dict[str, int
         return {"rows": Words("an array of rows")}
     rows: list[Any] = []
     for row in result["rows"]:
-        sku = row.get("sku") if isinstance(row, dict) else None
         if not isinstance(row, dict):
             rows.append(Words("an object with sku and shortage"))
-        elif isinstance(sku, str) and sku in expected:
-            is_first = missing.pop(sku, None) is not None
-            rows.append({"sku": sku if is_first else Words("it only once"), "shortage": expected[sku]})
+            continue
+        sku, shortage = row.get("sku"), row.get("shortage")
+        if isinstance(sku, str) and sku in expected:
+            shortage = expected[sku]
+            sku = sku if missing.pop(sku, None) is not None else Words("it only once")
         else:
-            shortage = row.get("shortage")
-            is_integer = type(shortage) is int
-            rows.append(
-                {
-                    "sku": Words("a SKU of the source"),
-                    "shortage": shortage if is_integer else Words("an integer"),
-                }
-            )
+            sku = Words("a SKU of the source")
+            shortage = shortage if type(shortage) is int else Words("an integer")
+        rows.append({"sku": sku, "shortage": shortage})
     return {"rows": rows}
 
 
@@ -863,7 +860,7 @@ _OUTSIDE_PREFIX = (
 )
 
 
-def compare_sessions(restored: Json, original: Json) -> tuple[Changes, list[Finding]]:
+def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]:
     """Return (changes, notes) between a restored session record and the original.
 
     A record is the parsed body of the next Messages request: `system`, `tools`, `messages` (a list)
@@ -905,7 +902,7 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, list[Find
     )
     parts = [(label, _number(one, begin), _number(other, begin)) for label, begin, one, other in numbered]
     changes: Changes = {}
-    notes: list[Finding] = []
+    notes: Findings = []
     for label, observed_part, expected_part in [*named[:2], *parts, *named[2:]]:
         if label == "changed tool result" and unmatched:
             changes["unmatched tool result"] = unmatched
@@ -924,7 +921,7 @@ def _number(messages: Messages, begin: int) -> Json:
     return {"messages": dict(enumerate(messages, begin))}
 
 
-def _sift(differences: Iterable[tuple[Path, Any, Any]], notes: list[Finding]) -> Iterator[Finding]:
+def _sift(differences: Iterable[tuple[Path, Any, Any]], notes: Findings) -> Iterator[Finding]:
     """Yield findings for differences that the API compares; the others are added to the notes."""
     for path, observed, expected in differences:
         finding = Finding(render_path(path), describe_pair(observed, expected))
@@ -993,7 +990,7 @@ def _differ(messages: Messages, expected: Messages) -> bool:
     return any(True for _ in _sift(find_differences(messages, expected, "messages"), []))
 
 
-def find_unmatched_results(turn: Messages, behind: Messages, first: int) -> list[Finding]:
+def find_unmatched_results(turn: Messages, behind: Messages, first: int) -> Findings:
     """Return what does not pair between a turn's tool calls and the results behind it.
 
     Each tool_use needs exactly one tool_result with its id, at the beginning of the very next
@@ -1178,7 +1175,7 @@ def run_self_test() -> Iterator[tuple[str, str, bool]]:
 
     content = [{"type": "thinking"}, {"type": "text", "text": render_json(result)}]
     reply = {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
-    good: dict[str, tuple[Any, Callable[[Any], list[Finding]]]] = {
+    good: dict[str, tuple[Any, Callable[[Any], Findings]]] = {
         "checkpoint": (checkpoint, lambda value: verify_checkpoint(value, STOCK)),
         "result": (result, lambda value: validate_result(value, STOCK)),
         "reply": (reply, _judge_reply),
@@ -1192,7 +1189,7 @@ def run_self_test() -> Iterator[tuple[str, str, bool]]:
         yield group, f"{'refuses' if place else 'accepts'} {check}", passed
 
 
-def _find_place_of_refusal(judge: Callable[[Any], list[Finding]], data: bytes) -> str:
+def _find_place_of_refusal(judge: Callable[[Any], Findings], data: bytes) -> str:
     try:
         findings = judge(parse_json(data))
     except JsonError as error:
@@ -1200,7 +1197,7 @@ def _find_place_of_refusal(judge: Callable[[Any], list[Finding]], data: bytes) -
     return findings[0].path if findings else ""
 
 
-def _judge_reply(reply: Any) -> list[Finding]:
+def _judge_reply(reply: Any) -> Findings:
     faults = find_message_faults(reply) or find_reply_faults(reply, "end_turn")
     return faults or validate_result(parse_answer(reply), STOCK)
 
@@ -1548,7 +1545,7 @@ def render_help(program: str, about: str, lines: Iterable[str]) -> str:
     return "\n".join([f"usage: {' '.join([program, *places, '[OPTION]...'])}", "", about, "", *listed])
 
 
-def list_findings(findings: list[Finding]) -> Rows:
+def list_findings(findings: Findings) -> Rows:
     """Return findings as --json shows them: {"path", "message"} each. Pure."""
     return list(map(vars, findings))
 
@@ -1619,7 +1616,7 @@ def _judge(
     terminal: Terminal,
     options: Json,
     path: str,
-    judge: Callable[[Any, Rows], list[Finding]],
+    judge: Callable[[Any, Rows], Findings],
     passed: str,
     expected: Json,
 ) -> int:
@@ -1732,7 +1729,7 @@ _READERS = (
 _MOST_SHOWN = 20
 
 
-def _say_changes(terminal: Terminal, as_json: bool, changes: Changes, notes: list[Finding]) -> int:
+def _say_changes(terminal: Terminal, as_json: bool, changes: Changes, notes: Findings) -> int:
     """Say the labels, every difference, and what to do with the next request; return the exit code."""
     labels = list(changes) or ["intact"]
     advice = "it may be sent as it is; that a model can read its thinking is not shown by this"
