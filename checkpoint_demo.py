@@ -816,39 +816,43 @@ def _is_right(result: Any, rows: Rows) -> bool:
 
 
 def _find_result_faults(result: Any, rows: Rows) -> Iterator[Finding]:
-    missing = {row["sku"]: compute_shortage(row) for row in rows}
     # 1. Whatever differs from the right result that is nearest.
-    yield from explain_differences(result, _build_nearest(result, dict(missing), missing))
+    nearest, missing = build_nearest(result, rows)
+    yield from explain_differences(result, nearest)
     # 2. Every SKU of the source was there.
-    if isinstance(result, dict) and isinstance(result.get("rows"), list):
-        for sku, shortage in missing.items():
-            expected = describe({"sku": sku, "shortage": shortage})
-            yield Finding("rows", f"observed no row for {describe(sku)}, expected {expected}")
+    for sku, shortage in missing.items():
+        expected = describe({"sku": sku, "shortage": shortage})
+        yield Finding("rows", f"observed no row for {describe(sku)}, expected {expected}")
 
 
-def _build_nearest(result: Any, expected: dict[str, int], missing: dict[str, int]) -> Any:
-    """Return a result as it had to be, with Words in place of what the source does not tell.
+REPEATED = Words("it only once")
 
-    Each of its rows is made right by its own SKU; a SKU that is among them leaves `missing`.
+
+def build_nearest(result: Any, rows: Rows) -> tuple[Any, dict[str, int]]:
+    """Return (the right result that is nearest to this one, the shortages by SKU that it lacks).
+
+    Each row is made right by its own SKU, with Words in place of what the source does not tell. Pure.
     """
     if not isinstance(result, dict):
-        return Words("an object with the key rows")
+        return Words("an object with the key rows"), {}
     if not isinstance(result.get("rows"), list):
-        return {"rows": Words("an array of rows")}
-    rows: list[Any] = []
+        return {"rows": Words("an array of rows")}, {}
+    expected = {row["sku"]: compute_shortage(row) for row in rows}
+    missing = dict(expected)
+    nearest: list[Any] = []
     for row in result["rows"]:
         if not isinstance(row, dict):
-            rows.append(Words("an object with sku and shortage"))
+            nearest.append(Words("an object with sku and shortage"))
             continue
         sku, shortage = row.get("sku"), row.get("shortage")
         if isinstance(sku, str) and sku in expected:
             shortage = expected[sku]
-            sku = sku if missing.pop(sku, None) is not None else Words("it only once")
+            sku = sku if missing.pop(sku, None) is not None else REPEATED
         else:
             sku = Words("a SKU of the source")
             shortage = shortage if type(shortage) is int else Words("an integer")
-        rows.append({"sku": sku, "shortage": shortage})
-    return {"rows": rows}
+        nearest.append({"sku": sku, "shortage": shortage})
+    return {"rows": nearest}, missing
 
 
 # --- Session replay: was the conversation restored exactly? -------------------

@@ -19,7 +19,6 @@ request is unclear; 70 a bug in this program; 130 interrupted with nothing in fl
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
@@ -567,8 +566,8 @@ def _end_if(findings: list[Finding], about: str, code: int = EXIT_FAILED) -> Non
 # --- Transport: one request, one connection, one time limit -------------------
 
 KEY_MARK = "[key removed]"
-_KEY = re.compile("[!-~]{16,}")
-_LOOPBACK = re.compile(r"localhost|::1|127(\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}")
+_KEY = "[!-~]{16,}"
+_LOOPBACK = r"localhost|::1|127(\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}"
 
 
 class Key:
@@ -601,7 +600,7 @@ class Key:
 def read_key(variable: str) -> Key:
     """Return the key that an environment variable holds. Raises RefusedError, which never shows it."""
     value = os.environ.get(variable, "")
-    if _KEY.fullmatch(value):
+    if re.fullmatch(_KEY, value):
         return Key(value)
     what, why = f"no key in {variable}", "the environment variable is not set, or empty"
     if value:
@@ -629,7 +628,7 @@ def check_endpoint(url: str) -> None:
             fault = (
                 "a user name or a fragment stands in it, or its host is not written as one name or address"
             )
-        elif parts.scheme != "https" and not (parts.scheme == "http" and _LOOPBACK.fullmatch(host)):
+        elif parts.scheme != "https" and not (parts.scheme == "http" and re.fullmatch(_LOOPBACK, host)):
             fault = "the key would go over a network unencrypted"
     if fault:
         shown = "" if "@" in url else f" {show(url)}"  # in front of it a password may stand
@@ -687,10 +686,12 @@ class Attempt:
         with self._lock:
             self._given_up = True
             self.trouble = why
-        if self._socket is not None:
-            with contextlib.suppress(OSError):  # it may be closed already
+        try:
+            if self._socket is not None:
                 # Not the SSL socket's own shutdown, which takes its state away under the reader.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        except OSError:  # it is closed already
+            return
 
     def run(self, url: str, headers: dict[str, str], data: bytes, timeout_seconds: float) -> None:
         """Send the request and receive the reply; what breaks becomes `trouble`. Runs in a thread."""
@@ -1706,20 +1707,21 @@ def _render_stock(inspector: Inspector) -> str:
 def _sort_rows(rows: Rows, delivered: list[Any]) -> tuple[list[str], list[str]]:
     """Return the table's rows that agree, and those that do not, as the validator judges them."""
     known = {row["sku"]: row for row in rows}
-    waiting = dict(known)
+    nearest, missing = demo.build_nearest({"rows": delivered}, rows)
     agreeing, differing = [], []
-    for answer in delivered:
-        sku = answer.get("sku") if isinstance(answer, dict) else None
-        row = waiting.pop(sku, None) if isinstance(sku, str) else None
-        right = {"sku": sku, "shortage": demo.compute_shortage(row)} if row else MISSING
-        is_pair = isinstance(answer, dict) and answer.keys() == {"sku", "shortage"}
-        cells = (sku if isinstance(sku, str) else "no SKU", answer["shortage"] if is_pair else answer, row)
+    for answer, right in zip(delivered, nearest["rows"]):
+        sku, shortage = "no SKU", answer
+        if isinstance(answer, dict) and isinstance(answer.get("sku"), str):
+            sku = answer["sku"]
+        if isinstance(answer, dict) and answer.keys() == {"sku", "shortage"}:
+            shortage = answer["shortage"]
         if not list_differences(answer, right):
-            agreeing.append(_render_row("agrees", *cells))
+            agreeing.append(_render_row("agrees", sku, shortage, known[sku]))
+        elif isinstance(right, dict) and right["sku"] is demo.REPEATED:
+            differing.append(_render_row("repeated", sku, shortage, None))
         else:
-            state = "repeated" if row is None and isinstance(sku, str) and sku in known else "differs"
-            differing.append(_render_row(state, *cells))
-    differing += [_render_row("not delivered", sku, MISSING, row) for sku, row in waiting.items()]
+            differing.append(_render_row("differs", sku, shortage, known.get(sku)))
+    differing += [_render_row("not delivered", sku, MISSING, known[sku]) for sku in missing]
     return agreeing, differing
 
 
@@ -1728,12 +1730,12 @@ def _parse_answer_rows(body: bytes) -> tuple[str, list[Any]]:
     message, fault = _parse_reply(body)
     if fault or demo.find_reply_faults(message, HANDOFF.stop_reason):
         return "", []
-    text = demo.join_text(message)
-    with contextlib.suppress(JsonError):
+    try:
         answer = demo.parse_answer(message)
-        if isinstance(answer, dict) and isinstance(answer.get("rows"), list):
-            return text, answer["rows"]
-    return text, []
+    except JsonError:
+        answer = None
+    rows = answer.get("rows") if isinstance(answer, dict) else None
+    return demo.join_text(message), rows if isinstance(rows, list) else []
 
 
 def _render_row(state: str, sku: str, delivered: Any, row: Json | None) -> str:
@@ -1860,7 +1862,7 @@ def _run_live(terminal: Terminal, options: Json) -> int:
 def _redact(terminal: Terminal, variable: str) -> None:
     """Keep the key that an environment variable may hold out of every message from now on."""
     value = os.environ.get(variable, "")
-    if _KEY.fullmatch(value):
+    if re.fullmatch(_KEY, value):
         terminal.redact = Key(value).remove_from_text
 
 
