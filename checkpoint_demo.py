@@ -232,7 +232,7 @@ def render_path(parts: Iterable[str | int]) -> str:
 INPUT_LIMIT_BYTES = 64 * 2**20
 DEPTH_LIMIT = 200
 DIGITS_LIMIT = 4_300  # CPython's own limit since 3.9.14, held on older ones and when it is switched off
-BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+BYTE_ORDER_MARK = "\ufeff"
 
 
 class _Fault:
@@ -240,6 +240,17 @@ class _Fault:
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
+
+
+def decode_text(data: bytes) -> str:
+    """Return a text as it stands. Raises JsonError where it is not UTF-8, or longer than 64 MiB. Pure."""
+    if len(data) > INPUT_LIMIT_BYTES:
+        raise JsonError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        before = data[: error.start].decode().removeprefix(BYTE_ORDER_MARK)
+        raise JsonError(_name_position(before, len(before)), "not UTF-8") from error
 
 
 def parse_json(data: bytes | str, depth_limit: int = DEPTH_LIMIT) -> Any:
@@ -251,16 +262,9 @@ def parse_json(data: bytes | str, depth_limit: int = DEPTH_LIMIT) -> Any:
     twice, NaN and Infinity, a number too large for a double, an integer of more than 4,300 digits,
     text behind the value, nesting deeper than `depth_limit`, more than 64 MiB. Pure.
     """
-    # 1. A bound on the size, then one decision on the encoding.
-    if isinstance(data, str):
-        data = data.encode("utf-8", "surrogatepass")
-    if len(data) > INPUT_LIMIT_BYTES:
-        raise JsonError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
-    mark = len(BYTE_ORDER_MARK) if data.startswith(BYTE_ORDER_MARK) else 0
-    try:
-        text = data[mark:].decode()
-    except UnicodeDecodeError as error:
-        raise JsonError(f"byte {mark + error.start}", "not UTF-8") from error
+    # 1. A bound on the size, and one decision on the encoding.
+    raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
+    text = decode_text(raw).removeprefix(BYTE_ORDER_MARK)
     # 2. The standard scanner alone, where it is proved that it let nothing pass that is refused here.
     value = _scan_plain(text, depth_limit)
     if value is not MISSING:
@@ -499,16 +503,10 @@ def parse_stock(data: bytes) -> Rows:
     UTF-8, a byte-order mark allowed. Raises JsonError, as a rule a StockError, with the line or the
     path and the column for what check_stock refuses, and for quantities not in plain digits. Pure.
     """
-    if len(data) > INPUT_LIMIT_BYTES:
-        raise StockError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
-    bare = data.removeprefix(BYTE_ORDER_MARK)
-    if bare.lstrip()[:1] in (b"[", b"{"):
-        return check_stock(parse_json(data))
-    try:
-        return _check_rows(_parse_csv(bare.decode()), ", column ")
-    except UnicodeDecodeError as error:
-        before = bare[: error.start].decode()
-        raise StockError(_name_position(before, len(before)), "not UTF-8") from error
+    text = decode_text(data).removeprefix(BYTE_ORDER_MARK)
+    if text.lstrip()[:1] in ("[", "{"):
+        return check_stock(parse_json(text))
+    return _check_rows(_parse_csv(text), ", column ")
 
 
 def _parse_csv(text: str) -> Iterator[tuple[str, Json]]:
@@ -746,20 +744,16 @@ def find_reply_faults(message: Json, stop_reason: str, tool: str | None = None) 
     blocks: list[Any] = []
     called = False
     for block in message["content"]:
-        kind = block["type"]
+        kind, right = block["type"], block
         if kind == "tool_use" and tool and not called:
-            called = True
-            call_id = block.get("id")
+            called, call_id = True, block.get("id")
             is_id = isinstance(call_id, str) and re.fullmatch("[!-~]{1,256}", call_id)
-            blocks.append(
-                {**block, "name": tool, "input": {}, "id": call_id if is_id else Words("a tool call id")}
-            )
+            right = {**block, "name": tool, "input": {}, "id": call_id if is_id else Words("a tool call id")}
         elif kind.endswith("tool_use"):
-            blocks.append(Words(f"exactly one call of {tool}" if tool else "no tool call"))
+            right = Words(f"exactly one call of {tool}" if tool else "no tool call")
         elif kind == "text" and not isinstance(block.get("text"), str):
-            blocks.append({**block, "text": Words("a string")})
-        else:
-            blocks.append(block)
+            right = {**block, "text": Words("a string")}
+        blocks.append(right)
     observed = message.get("stop_reason", MISSING)
     findings = list_differences(observed, stop_reason, "stop_reason")
     if findings and str(observed) in _STOP_REASONS:
@@ -1114,7 +1108,7 @@ _JSON_TEXTS = {
     "refuses an integer of 4,301 digits": (b"[%s]" % (b"9" * 4_301), "[0]"),
     "refuses text behind the value": (b"{} {}", "line 1 column 4"),
     "refuses a comment": (b"{} // no", "line 1 column 4"),
-    "refuses UTF-16": ("{}".encode("utf-16"), "byte 0"),
+    "refuses UTF-16": ("{}".encode("utf-16"), "line 1 column 1"),
     "refuses a truncated text": (b'{"rows":[', "line 1 column 10"),
     "refuses 201 levels": (b"[" * 201 + b"]" * 201, "line 1 column 201"),
 }
@@ -1478,6 +1472,7 @@ def _set_interrupt_handler(handler: Any) -> bool:
 VALUES = {
     "MODEL": ("[!-~]{1,200}", "a model id in printable ASCII"),
     "N": ("[1-9][0-9]{0,8}", "a whole number from 1 to 999999999"),
+    "": ("", "no value"),  # a switch
 }
 
 
@@ -1507,22 +1502,15 @@ def read_options(
             is_literal = True
             continue
         if is_literal or _is_value(argument):
-            if not places:
-                raise UsageError(f"{argument}: nothing more is expected", program)
-            name, value = places.pop(0), argument
-        elif name not in words:
-            raise UsageError(f"{argument}: there is no such option", program)
-        elif not words[name]:
-            if joined:
-                raise UsageError(f"{argument}: {name} takes no value", program)
-            options[name] = True
-            continue
-        elif not joined and waiting and _is_value(waiting[-1]):
+            name, value = places.pop(0) if places else "", argument
+        elif words.get(name) and not joined and waiting and _is_value(waiting[-1]):
             value = waiting.pop()
+        if name not in words:
+            raise UsageError(f"{argument}: nothing like it is expected", program)
         pattern, expected = values.get(words[name], ("(?s).+", "a value"))
-        if not re.fullmatch(pattern, value):  # it is not shown, for it may be a secret in the wrong place
-            raise UsageError(f"{name}: expected {expected}", program)
-        options[name] = value
+        if not re.fullmatch(pattern, value if words[name] else joined):
+            raise UsageError(f"{name}: expected {expected}", program)  # its value may be a secret: not shown
+        options[name] = value or True
     for name in places:
         if options[name] is None:
             raise UsageError(f"{name} is missing", program)
@@ -1641,15 +1629,11 @@ def _judge(
 
 
 def _cmd_request(terminal: Terminal, options: Json) -> int:
-    data, fault = read_input(options["HANDOFF"]), ""
-    if len(data) > INPUT_LIMIT_BYTES:
-        fault = f"longer than {INPUT_LIMIT_BYTES:,} bytes"
-    elif not data.strip():
-        fault = "it holds no text, which the API would refuse"
     try:
-        handoff = data.decode()
-    except UnicodeDecodeError as error:
-        fault = fault or f"not UTF-8 at byte {error.start}"
+        handoff = decode_text(read_input(options["HANDOFF"]))
+        fault = "" if handoff.strip() else "it holds no text, which the API would refuse"
+    except JsonError as error:
+        fault = str(error)
     if fault:
         raise UnreadableError(options["HANDOFF"], fault, "write it with prepare")
     request = build_receiver_request(handoff, options["--receiver"], int(options["--max-tokens"]))
@@ -1730,7 +1714,6 @@ _READERS = (
     "not every model reads another's thinking, and what it does not read is dropped behind HTTP 200:"
     " Opus 5.5 reads no Fable's, and Fable 5.2's is read by Fable 5.2 and Mythos 5.2 alone"
 )
-_MOST_SHOWN = 20
 
 
 def _say_changes(terminal: Terminal, as_json: bool, changes: Changes, notes: Findings) -> int:
@@ -1753,13 +1736,10 @@ def _say_changes(terminal: Terminal, as_json: bool, changes: Changes, notes: Fin
         terminal.write_out(render_json(report, 2))
         return EXIT_REJECTED if changes else EXIT_DONE
     terminal.write_out("\n".join(labels), "red" if changes else "green")
-    told = [f"{label}, {finding}" for label, finding in listed]
-    noted = [f"note, not compared by the API: {note}" for note in notes]
-    for lines in (told, noted):
-        for line in lines[:_MOST_SHOWN]:
-            terminal.write_err(line)
-        if len(lines) > _MOST_SHOWN:
-            terminal.write_err(f"and {len(lines) - _MOST_SHOWN:,} more, which --json lists")
+    for label, finding in listed:
+        terminal.write_err(f"{label}, {finding}")
+    for note in notes:
+        terminal.write_err(f"note, not compared by the API: {note}")
     terminal.write_err(f"the next request: {advice}")
     return EXIT_REJECTED if changes else EXIT_DONE
 

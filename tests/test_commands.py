@@ -385,10 +385,10 @@ class RequestTest(CommandTestCase):
         texts = {
             "an empty file": (b"", empty),
             "white space": (b" \n\t\r\n", empty),
-            "Latin-1": (b"Go on.\xe9\n", "not UTF-8 at byte 6"),
-            "UTF-16": ("Go on.".encode("utf-16"), "not UTF-8 at byte 0"),
-            "a cut character": ("Go on.\u00e9".encode()[:-1], "not UTF-8 at byte 6"),
-            "an encoded surrogate": (b"Go \xed\xa0\xbd on", "not UTF-8 at byte 3"),
+            "Latin-1": (b"Go on.\xe9\n", "line 1 column 7: not UTF-8"),
+            "UTF-16": ("Go on.".encode("utf-16"), "line 1 column 1: not UTF-8"),
+            "a cut character": ("Go on.\u00e9".encode()[:-1], "line 1 column 7: not UTF-8"),
+            "an encoded surrogate": (b"Go \xed\xa0\xbd on", "line 1 column 4: not UTF-8"),
         }
         for phrase, (data, reason) in texts.items():
             with self.subTest(phrase):
@@ -472,7 +472,10 @@ class ExtractTest(CommandTestCase):
                 "$: observed an error (overloaded_error: nothing), expected a message",
             ),
             "a list": ([], "$: observed the array [], expected a message"),
-            "a half surrogate": (support.message([text('"\ud800"')]), "the answer, byte 1: not UTF-8"),
+            "a half surrogate": (
+                support.message([text('"\ud800"')]),
+                "the answer, line 1 column 2: not UTF-8",
+            ),
         }
         for phrase, (reply, finding) in replies.items():
             for to_file in ([], ["-o", "result.json"]):
@@ -554,8 +557,8 @@ class BadInputTest(CommandTestCase):
         texts = {
             "an empty file": (b"", "line 1 column 1: no JSON: expecting value at the end"),
             "a truncated text": (b'{"rows":[', "line 1 column 10: no JSON: expecting value at the end"),
-            "UTF-16": ("{}".encode("utf-16"), "byte 0: not UTF-8"),
-            "Latin-1": (b'{"\xe9":1}', "byte 2: not UTF-8"),
+            "UTF-16": ("{}".encode("utf-16"), "line 1 column 1: not UTF-8"),
+            "Latin-1": (b'{"\xe9":1}', "line 1 column 3: not UTF-8"),
             "two values": (b"{}\n{}", 'line 2 column 1: no JSON: extra data at "{}"'),
             "a repeated key": (b'{"a":1,"a":2}', '$: the key the string "a" stands there twice'),
             "NaN": (b'{"a":NaN}', "a: NaN is no JSON number"),

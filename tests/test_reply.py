@@ -295,8 +295,8 @@ NO_ANSWERS = {
     "two answers": ([text("{}"), text("{}")], "line 1 column 3"),
     "a key twice": ([text('{"rows":[],"rows":[]}')], "$"),
     "NaN": ([text("[NaN]")], "[0]"),
-    "a lone surrogate": ([text('["a\ud83d"]')], "byte 3"),
-    "a lone surrogate behind the answer": ([text("[]\ud83d")], "byte 2"),
+    "a lone surrogate": ([text('["a\ud83d"]')], "line 1 column 4"),
+    "a lone surrogate behind the answer": ([text("[]\ud83d")], "line 1 column 3"),
     "201 levels": ([text("[" * 201 + "]" * 201)], "line 1 column 201"),
     "many levels": ([text("[" * 100_000)], "line 1 column 201"),
 }

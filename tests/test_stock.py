@@ -117,8 +117,8 @@ JSON_REFUSED = {
 
 class ParseStockTest(FolderTestCase):
     def refuse(self, data, begin):
-        """Expect a StockError whose text begins with some words."""
-        with self.assertRaises(StockError) as caught:
+        """Expect a refusal whose text begins with some words."""
+        with self.assertRaises(JsonError) as caught:
             parse_stock(data)
         self.assertTrue(str(caught.exception).startswith(begin), caught.exception)
 

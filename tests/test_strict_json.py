@@ -197,27 +197,27 @@ ENCODINGS = {
     "two byte-order marks": (BOM + BOM + b"1", "line 1 column 1"),
     "a byte-order mark behind a space": (b" " + BOM + b"1", "line 1 column 2"),
     "a byte-order mark behind the value": (b"1" + BOM, "line 1 column 2"),
-    "UTF-16 with a mark, little end first": (b"\xff\xfe1\x00", "byte 0"),
-    "UTF-16 with a mark, big end first": (b"\xfe\xff\x001", "byte 0"),
+    "UTF-16 with a mark, little end first": (b"\xff\xfe1\x00", "line 1 column 1"),
+    "UTF-16 with a mark, big end first": (b"\xfe\xff\x001", "line 1 column 1"),
     "UTF-16 without a mark, little end first": (b"[\x001\x00]\x00", "line 1 column 2"),
     "UTF-16 without a mark, big end first": (b"\x00[\x001\x00]", "line 1 column 1"),
-    "UTF-32 with a mark, little end first": (b"\xff\xfe\x00\x001\x00\x00\x00", "byte 0"),
-    "UTF-32 with a mark, big end first": (b"\x00\x00\xfe\xff\x00\x00\x001", "byte 2"),
+    "UTF-32 with a mark, little end first": (b"\xff\xfe\x00\x001\x00\x00\x00", "line 1 column 1"),
+    "UTF-32 with a mark, big end first": (b"\x00\x00\xfe\xff\x00\x00\x001", "line 1 column 3"),
     "UTF-32 without a mark": (b"\x00\x00\x001", "line 1 column 1"),
     "UTF-7": (b"+AFs-1]", "line 1 column 1"),
-    "Latin-1": (b'"\xe4"', "byte 1"),
-    "an overlong slash": (b'"\xc0\xaf"', "byte 1"),
-    "an overlong NUL": (b'["a","\xc0\x80"]', "byte 6"),
-    "an overlong quote of three bytes": (b"\xe0\x80\xa2", "byte 0"),
-    "a surrogate's bytes": (b'"\xed\xa0\xbd"', "byte 1"),
-    "a pair of surrogates' bytes": (b'"\xed\xa0\xbd\xed\xb3\xa6"', "byte 1"),
-    "a code point beyond U+10FFFF": (b'"\xf4\x90\x80\x80"', "byte 1"),
-    "a sequence of five bytes": (b'"\xf8\x88\x80\x80\x80"', "byte 1"),
-    "a continuation byte alone": (b'"\x80"', "byte 1"),
-    "a sequence cut by a quote": (b'"\xe2\x82"', "byte 1"),
-    "a sequence cut by the end": (b'"\xf0\x9f\x93', "byte 1"),
-    "a bad byte behind the value": (b"1\xff", "byte 1"),
-    "a bad byte behind a byte-order mark": (BOM + b'"\xff"', "byte 4"),
+    "Latin-1": (b'"\xe4"', "line 1 column 2"),
+    "an overlong slash": (b'"\xc0\xaf"', "line 1 column 2"),
+    "an overlong NUL": (b'["a","\xc0\x80"]', "line 1 column 7"),
+    "an overlong quote of three bytes": (b"\xe0\x80\xa2", "line 1 column 1"),
+    "a surrogate's bytes": (b'"\xed\xa0\xbd"', "line 1 column 2"),
+    "a pair of surrogates' bytes": (b'"\xed\xa0\xbd\xed\xb3\xa6"', "line 1 column 2"),
+    "a code point beyond U+10FFFF": (b'"\xf4\x90\x80\x80"', "line 1 column 2"),
+    "a sequence of five bytes": (b'"\xf8\x88\x80\x80\x80"', "line 1 column 2"),
+    "a continuation byte alone": (b'"\x80"', "line 1 column 2"),
+    "a sequence cut by a quote": (b'"\xe2\x82"', "line 1 column 2"),
+    "a sequence cut by the end": (b'"\xf0\x9f\x93', "line 1 column 2"),
+    "a bad byte behind the value": (b"1\xff", "line 1 column 2"),
+    "a bad byte behind a byte-order mark": (BOM + b'"\xff"', "line 1 column 2"),
 }
 
 # What is refused in a value that the standard scanner would let pass: (text, place, reason).
@@ -331,7 +331,7 @@ class StrictJsonTest(unittest.TestCase):
 
     def test_parse_json_refusal_names_its_kind(self):
         self.assertEqual(str(self.refuse(b"{} x")), 'line 1 column 4: no JSON: extra data at "x"')
-        self.assertEqual(str(self.refuse(b"[\xff]")), "byte 1: not UTF-8")
+        self.assertEqual(str(self.refuse(b"[\xff]")), "line 1 column 2: not UTF-8")
 
     def test_parse_json_every_proper_beginning_is_refused(self):
         text = '{"a\\u00e4\u00e4":[1,-2.5e+3,true,false,null,"\\n\\ud83d\\udce6"],"b":{"c":{}}}'.encode()
