@@ -1468,7 +1468,34 @@ def _set_interrupt_handler(handler: Any) -> bool:
 # --- Command line ------------------------------------------------------------
 
 
-# What a value must be, by the word that stands for it in a help: (pattern, in words).
+HELP = f"""\
+usage: checkpoint_demo.py COMMAND [ARGUMENT]...
+
+Keep a verified record of an agent's work, hand it over, judge the answer.
+
+  self-test
+      Check this program on known inputs; nothing is written.
+  prepare [--out DIR] [--stock FILE]
+      Write checkpoint.json and handoff.txt, here or into the folder DIR, which
+      is made if it is missing; what exists is never overwritten.
+  verify [CHECKPOINT] [--stock FILE] [--json]
+      Check a checkpoint (default: checkpoint.json) against the trusted source.
+  request [HANDOFF] [--receiver MODEL] [--max-tokens N]
+      Print the request that hands a prompt over (default: handoff.txt,
+      {RECEIVER_MODEL}, {MAX_TOKENS}).
+  extract RESPONSE [-o FILE]
+      Take the finished answer out of a saved Messages response, and write it
+      into a new file (default: to standard output).
+  validate RESULT [--stock FILE] [--json]
+      Judge a result against the trusted source.
+  replay [--emit-fixture | --check-restored FILE [--original FILE] [--json]]
+      Compare a restored session record with the original (default: the one that
+      --emit-fixture prints); alone: try six built-in cases.
+
+The trusted source is --stock FILE, CSV or JSON (default: the built-in stock).
+--json prints one machine-readable object instead. An input - is standard input.
+"""
+# What a value must be, by the word that stands for it in a usage: (pattern, in words).
 VALUES = {
     "MODEL": ("[!-~]{1,200}", "a model id in printable ASCII"),
     "N": ("[1-9][0-9]{0,8}", "a whole number from 1 to 999999999"),
@@ -1476,24 +1503,25 @@ VALUES = {
 }
 
 
-def read_options(
-    program: str, arguments: list[str], lines: Iterable[str], values: dict[str, tuple[str, str]] = VALUES
-) -> Json:
-    """Return {name: value} for the arguments that the lines of a help allow. Raises UsageError.
+def find_usage(listed: str, name: str) -> str:
+    """Return the usage of a command or a mode, which a help sets off by two spaces. Pure."""
+    usage: str = re.findall(rf"^  ({re.escape(name)}(?= |$).*(?:\n +\[.*)*)", listed, re.MULTILINE)[0]
+    return usage
 
-    A line is `--name VALUE  meaning` for an option, `--name  meaning` for a switch, `NAME  meaning` for
-    what is known by its place. What is not given has the value in `[default: ...]`, else None, a switch
-    False; without a default, what has a place must be given. (To import argparse takes a sixth of a start.)
+
+def read_options(
+    program: str, usage: str, arguments: list[str], values: dict[str, tuple[str, str]] = VALUES
+) -> Json:
+    """Return {name: value} for what a usage allows; it is None for what was not given. Raises UsageError.
+
+    A usage is such as `validate RESULT [--stock FILE] [--json]`: a place, which must be filled because it
+    stands in no bracket, an option with a value behind it or joined by `=`, and a switch, which becomes
+    True. (argparse would do it too, but to import and to fill it takes a sixth of a start.)
     """
-    words: dict[str, str] = {}  # name -> the word that stands for its value, "" for a switch
-    options: Json = {}
-    for line in lines:
-        listed, _, meaning = line.partition("  ")
-        name, _, word = listed.partition(" ")
-        words[name] = word if name.startswith("-") else name
-        default = meaning.partition("[default: ")[2].rstrip("]")
-        options[name] = default or (None if words[name] else False)
+    words: dict[str, str] = dict(re.findall(r"(--?[a-z-]+|\b[A-Z]+)(?: ([A-Z]+))?", usage))
+    options: Json = dict.fromkeys(words)
     places = [name for name in words if not name.startswith("-")]
+    words.update(zip(places, places))
     waiting, is_literal = arguments[::-1], False
     while waiting:
         argument = waiting.pop()
@@ -1506,35 +1534,19 @@ def read_options(
         elif words.get(name) and not joined and waiting and _is_value(waiting[-1]):
             value = waiting.pop()
         if name not in words:
-            raise UsageError(f"{argument}: nothing like it is expected", program)
+            raise UsageError(f"{argument} does not go with {usage.partition(' [')[0]}", program)
         pattern, expected = values.get(words[name], ("(?s).+", "a value"))
         if not re.fullmatch(pattern, value if words[name] else joined):
             raise UsageError(f"{name}: expected {expected}", program)  # its value may be a secret: not shown
         options[name] = value or True
     for name in places:
-        if options[name] is None:
+        if f"[{name}" not in usage:
             raise UsageError(f"{name} is missing", program)
     return options
 
 
 def _is_value(argument: str) -> bool:
     return argument == "-" or not argument.startswith("-")
-
-
-def render_help(program: str, about: str, lines: Iterable[str]) -> str:
-    """Return what --help shows, at most 80 columns wide: the call, what it does, a line for each argument."""
-    import textwrap
-
-    named = [line.partition("  ")[::2] for line in (*lines, "-h, --help  show this help")]
-    width = max(len(name) for name, _ in named)
-    places = [f"[{name}]" if "[default: " in meaning else name for name, meaning in named if name[0] != "-"]
-    listed = [
-        textwrap.fill(
-            f"  {name:{width}}  {meaning}", 80, subsequent_indent=" " * (width + 4), break_on_hyphens=False
-        )
-        for name, meaning in named
-    ]
-    return "\n".join([f"usage: {' '.join([program, *places, '[OPTION]...'])}", "", about, "", *listed])
 
 
 def list_findings(findings: Findings) -> Rows:
@@ -1595,7 +1607,9 @@ def _cmd_verify(terminal: Terminal, options: Json) -> int:
     rows, digest = options["--stock"], digest_json(options["--stock"])
     verified = f"verified: {render_count(rows, 'row')}, source {digest[:12]}"
     expected = {"rows": len(rows), "source_sha256": digest}
-    return _judge(terminal, options, options["CHECKPOINT"], verify_checkpoint, verified, expected)
+    return _judge(
+        terminal, options, options["CHECKPOINT"] or "checkpoint.json", verify_checkpoint, verified, expected
+    )
 
 
 def _cmd_validate(terminal: Terminal, options: Json) -> int:
@@ -1629,15 +1643,16 @@ def _judge(
 
 
 def _cmd_request(terminal: Terminal, options: Json) -> int:
+    path = options["HANDOFF"] or "handoff.txt"
     try:
-        handoff = decode_text(read_input(options["HANDOFF"]))
+        handoff = decode_text(read_input(path))
         fault = "" if handoff.strip() else "it holds no text, which the API would refuse"
     except JsonError as error:
         fault = str(error)
     if fault:
-        raise UnreadableError(options["HANDOFF"], fault, "write it with prepare")
-    request = build_receiver_request(handoff, options["--receiver"], int(options["--max-tokens"]))
-    terminal.write_out(render_json(request))
+        raise UnreadableError(path, fault, "write it with prepare")
+    model, max_tokens = options["--receiver"] or RECEIVER_MODEL, int(options["--max-tokens"] or MAX_TOKENS)
+    terminal.write_out(render_json(build_receiver_request(handoff, model, max_tokens)))
     return EXIT_DONE
 
 
@@ -1655,7 +1670,7 @@ def _cmd_extract(terminal: Terminal, options: Json) -> int:
             terminal.write_err(str(finding))
         where = f"no finished answer in {show(options['RESPONSE'])}"
         terminal.write_err(f"rejected: {render_count(findings, 'finding')}, {where}", "red")
-    elif options["-o"] == "-":
+    elif options["-o"] in (None, "-"):
         terminal.write_out(render_json(answer, 2))
     else:
         terminal.holding = True  # the file is there whole or not at all, whatever is pressed
@@ -1664,23 +1679,18 @@ def _cmd_extract(terminal: Terminal, options: Json) -> int:
 
 
 def _cmd_replay(terminal: Terminal, options: Json) -> int:
-    given = {name for name in options if options[name]}
-    if given not in (set(), {"--emit-fixture"}) and given & {"--emit-fixture", "--check-restored"} != {
-        "--check-restored"
-    }:
+    restored, emits = options["--check-restored"], options["--emit-fixture"]
+    if (emits and restored) or ((options["--original"] or options["--json"]) and not restored):
         what = "--original and --json go with --check-restored, --emit-fixture goes alone"
-        raise UsageError(what, f"{terminal.name} replay")
+        raise UsageError(what, terminal.name)
     fixture = parse_json(SESSION_TEXT)
-    if options["--emit-fixture"]:
+    if emits:
         terminal.write_out(render_json(fixture, 2))
         return EXIT_DONE
-    if options["--check-restored"]:
+    if restored:
         original = _read_record(options["--original"]) if options["--original"] else fixture
-        return _say_changes(
-            terminal,
-            options["--json"],
-            *compare_sessions(_read_record(options["--check-restored"]), original),
-        )
+        changes, notes = compare_sessions(_read_record(restored), original)
+        return _say_changes(terminal, options["--json"], changes, notes)
     cases = list(run_session_cases())
     for change, labels, passed in cases:
         terminal.write_out(f"{change:44} {labels}{'' if passed else ', which is NOT expected'}")
@@ -1744,75 +1754,30 @@ def _say_changes(terminal: Terminal, as_json: bool, changes: Changes, notes: Fin
     return EXIT_REJECTED if changes else EXIT_DONE
 
 
-JSON = "--json  print one machine-readable object instead"
-STOCK_FILE = "--stock FILE  the trusted source, CSV or JSON (default: the built-in stock)"
-RECEIVER = f"--receiver MODEL  the model that goes on [default: {RECEIVER_MODEL}]"
-TOKEN_LIMIT = f"--max-tokens N  the limit of a reply [default: {MAX_TOKENS}]"
-# Command: (what it runs, what it does, its arguments).
-COMMANDS: dict[str, tuple[Callable[[Terminal, Json], int], str, list[str]]] = {
-    "self-test": (_cmd_self_test, "Check this program on known inputs; nothing is written.", []),
-    "prepare": (
-        _cmd_prepare,
-        "Write checkpoint.json and handoff.txt; never overwrites.",
-        ["--out DIR  write into this folder, made if it is missing (default: here)", STOCK_FILE],
-    ),
-    "verify": (
-        _cmd_verify,
-        "Check a checkpoint against the trusted source.",
-        ["CHECKPOINT  the file [default: checkpoint.json]", STOCK_FILE, JSON],
-    ),
-    "request": (
-        _cmd_request,
-        "Print the receiving model's request body.",
-        ["HANDOFF  the prompt [default: handoff.txt]", RECEIVER, TOKEN_LIMIT],
-    ),
-    "extract": (
-        _cmd_extract,
-        "Take the finished answer out of a saved Messages response.",
-        [
-            "RESPONSE  a saved response body",
-            "-o FILE  write to a new file, - is standard output [default: -]",
-        ],
-    ),
-    "validate": (
-        _cmd_validate,
-        "Judge a result against the trusted source.",
-        ["RESULT  a result file; - reads standard input", STOCK_FILE, JSON],
-    ),
-    "replay": (
-        _cmd_replay,
-        "Check that a stored session came back exactly; alone: six cases.",
-        [
-            "--emit-fixture  print a session to try one's storage with",
-            "--check-restored FILE  compare what came back from storage",
-            "--original FILE  with what was stored (default: --emit-fixture's)",
-            JSON,
-        ],
-    ),
+COMMANDS = {
+    "self-test": _cmd_self_test,
+    "prepare": _cmd_prepare,
+    "verify": _cmd_verify,
+    "request": _cmd_request,
+    "extract": _cmd_extract,
+    "validate": _cmd_validate,
+    "replay": _cmd_replay,
 }
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
-    name, program = arguments[0] if arguments else "", terminal.name
-    if name in COMMANDS:
-        command, about, lines = COMMANDS[name]
-        arguments, program = arguments[1:], f"{program} {name}"
-    else:
-        listed = [f"  {name:10} {about}" for name, (_, about, _) in COMMANDS.items()]
-        about = "\n".join([(__doc__ or "").partition("\n")[0], "", *listed])
-        lines = ["COMMAND  one of these; COMMAND --help tells more"]
     if "-h" in arguments or "--help" in arguments:
-        terminal.write_out(render_help(program, about, lines))
+        terminal.write_out(HELP.rstrip())
         return EXIT_DONE
+    name = arguments[0] if arguments else ""
     if name not in COMMANDS:
-        raise UsageError(f"expected a COMMAND, observed {name!r}", program)
-    options = read_options(program, arguments, lines)
+        raise UsageError(f"expected a COMMAND, observed {name!r}", terminal.name)
+    options = read_options(terminal.name, find_usage(HELP, name), arguments[1:])
     inputs = [value for name, value in options.items() if name not in ("--out", "-o", "--receiver")]
     if inputs.count("-") > 1:
-        raise UsageError("- stands there twice, but standard input can be read only once", program)
-    if "--stock" in options:
-        options["--stock"] = read_stock(options["--stock"]) if options["--stock"] else STOCK
-    return command(terminal, options)
+        raise UsageError("- stands there twice, but standard input can be read only once", terminal.name)
+    options["--stock"] = read_stock(options["--stock"]) if options.get("--stock") else STOCK
+    return COMMANDS[name](terminal, options)
 
 
 def main(argv: list[str] | None = None) -> int:

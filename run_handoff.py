@@ -1778,6 +1778,36 @@ def _render_link(base: str, name: str) -> str:
 
 # --- Command line ------------------------------------------------------------
 
+HELP = f"""\
+usage: run_handoff.py [MODE] [OPTION]...
+
+Hand a task from one model to another, and keep the evidence.
+
+  (no mode) [--sender MODEL] [--receiver MODEL] [--max-tokens N]
+            [--timeout SECONDS] [--stock FILE]
+      Check this program, and rehearse a whole run in a temporary folder.
+  --rehearse [--out DIR] [--sender MODEL] [--receiver MODEL] [--max-tokens N]
+             [--timeout SECONDS] [--stock FILE]
+      Do a run on loopback, and keep its folder (default: handoff-rehearsal).
+  --live [--out DIR] [--sender MODEL] [--receiver MODEL] [--max-tokens N]
+         [--timeout SECONDS] [--stock FILE] [--endpoint URL] [--key-env NAME]
+      Do a run: up to three paid requests (default folder: handoff-run).
+  --inspect DIR [--stock FILE] [--html PAGE] [--json]
+      Judge a run again, from its files alone.
+
+  --out DIR          the run's folder, which must not exist yet
+  --sender MODEL     the model that begins (default: {SENDER_MODEL})
+  --receiver MODEL   the model that goes on (default: {demo.RECEIVER_MODEL})
+  --max-tokens N     the limit of a reply (default: {demo.MAX_TOKENS})
+  --timeout SECONDS  the limit of each request (default: {TIMEOUT_SECONDS})
+  --stock FILE       the trusted source, CSV or JSON (default: built in)
+  --endpoint URL     where requests go, if not to
+                     {ENDPOINT}
+  --key-env NAME     the variable that holds the key (default: {KEY_ENVIRONMENT})
+  --html PAGE        write the report to a new file as well
+  --json             print one machine-readable object instead
+"""
+
 
 def _perform(
     terminal: Terminal, plan: Plan, key: Key, folder: str, announcement: str, kept: bool = True
@@ -1894,7 +1924,7 @@ def _run_rehearsal(terminal: Terminal, options: Json, temporary: str = "") -> in
         misfit = explain_misfit(plan)
         if misfit:
             announcement += f"\n  --live would refuse this: {misfit}"
-        folder = temporary or _strip(options["--out"] or "handoff-rehearsal")
+        folder = temporary or _strip(options.get("--out") or "handoff-rehearsal")
         return _perform(terminal, plan, key, folder, announcement, kept=not temporary)
     finally:
         server.close()
@@ -1999,63 +2029,42 @@ def _strip(folder: str) -> str:
     return folder.rstrip(os.sep) or folder
 
 
-_RUNS = ("--live", "--rehearse")
-_ALL_RUNS = (*_RUNS, "no mode")
-# What a line of the help allows: the modes that it goes with.
-_OPTIONS = {
-    "--out DIR  a run's new folder (default: handoff-run, handoff-rehearsal)": _RUNS,
-    f"--endpoint URL  where requests go [default: {ENDPOINT}]": ("--live",),
-    f"--key-env NAME  the variable that holds the key [default: {KEY_ENVIRONMENT}]": ("--live",),
-    f"--sender MODEL  the model that begins [default: {SENDER_MODEL}]": _ALL_RUNS,
-    demo.RECEIVER: _ALL_RUNS,
-    demo.TOKEN_LIMIT: _ALL_RUNS,
-    f"--timeout SECONDS  the limit of each request [default: {TIMEOUT_SECONDS}]": _ALL_RUNS,
-    demo.STOCK_FILE: (*_ALL_RUNS, "--inspect"),
-    "--html PAGE  write the report to a new file": ("--inspect",),
-    demo.JSON: ("--inspect",),
-}
 _VALUES = {
     **demo.VALUES,
     "SECONDS": ("[1-9][0-9]{0,4}", f"a whole number from 1 to {MOST_SECONDS}"),
     "NAME": ("[A-Za-z_][A-Za-z0-9_]{0,99}", "the name of an environment variable, not its value"),
     "PAGE": ("(?s)(?!-$).+", "the name of a new file"),
 }
+_DEFAULTS = {
+    "--sender": SENDER_MODEL,
+    "--receiver": demo.RECEIVER_MODEL,
+    "--max-tokens": demo.MAX_TOKENS,
+    "--timeout": TIMEOUT_SECONDS,
+    "--endpoint": ENDPOINT,
+    "--key-env": KEY_ENVIRONMENT,
+}
 _MODES: dict[str, Callable[[Terminal, Json], int]] = {
+    "(no mode)": _run_checks,
     "--rehearse": _run_rehearsal,
     "--live": _run_live,
     "--inspect": _run_inspection,
-    "no mode": _run_checks,
 }
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
     _redact(terminal, KEY_ENVIRONMENT)
-    lines = [
-        "--rehearse  do a run on loopback, and keep its folder",
-        "--live  do a run: up to three paid requests",
-        "--inspect DIR  judge a run again, from its files alone",
-        *_OPTIONS,
-    ]
     if "-h" in arguments or "--help" in arguments:
-        about = (
-            "Hand a task from one model to another, and keep the evidence. Without a mode:\n"
-            "check this program, and rehearse a whole run in a temporary folder."
-        )
-        terminal.write_out(demo.render_help(terminal.name, about, lines))
+        terminal.write_out(HELP.rstrip())
         return EXIT_DONE
-    options = demo.read_options(terminal.name, arguments, lines, _VALUES)
-    chosen = [mode for mode in _MODES if options.get(mode)] or ["no mode"]
-    if len(chosen) > 1:
-        raise UsageError(f"{' and '.join(chosen)} exclude each other", terminal.name)
-    named = {argument.partition("=")[0] for argument in arguments}
-    for line, modes in _OPTIONS.items():
-        option = line.split()[0]
-        if option in named and chosen[0] not in modes:
-            why = f"it goes with {', '.join(modes)}"
-            raise UsageError(f"{option} does not go with {chosen[0]}", terminal.name, why)
+    named = [argument.partition("=")[0] for argument in arguments]
+    modes = [mode for mode in _MODES if mode in named] or ["(no mode)"]
+    if len(modes) > 1:
+        raise UsageError(f"{' and '.join(modes)} exclude each other", terminal.name)
+    given = demo.read_options(terminal.name, demo.find_usage(HELP, modes[0]), arguments, _VALUES)
+    options: Json = {name: value or _DEFAULTS.get(name) for name, value in given.items()}
     if options["--stock"]:
         options["--stock"] = demo.read_stock(options["--stock"])
-    return _MODES[chosen[0]](terminal, options)
+    return _MODES[modes[0]](terminal, options)
 
 
 def main(argv: list[str] | None = None) -> int:

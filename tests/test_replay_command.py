@@ -175,7 +175,7 @@ class CheckRestoredTest(FolderTestCase):
                 ended = checkpoint("replay", *arguments)
                 self.assertEqual((ended.code, ended.out), (2, ""))
                 self.assertRegex(ended.err, THREE_PARTS)
-                self.assertTrue(ended.err.endswith("next: see checkpoint_demo.py replay --help\n"), ended.err)
+                self.assertTrue(ended.err.endswith("next: see checkpoint_demo.py --help\n"), ended.err)
 
     def test_hostile_record_is_shown_escaped(self):
         record = {**FIXTURE, "system": "\x1b[2J\u202e\ud83d", "\x1b]0;x\x07\n": "\x00"}
