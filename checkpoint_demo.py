@@ -1504,9 +1504,8 @@ VALUES = {
 
 
 def find_usage(listed: str, name: str) -> str:
-    """Return the usage of a command or a mode, which a help sets off by two spaces. Pure."""
-    usage: str = re.findall(rf"^  ({re.escape(name)}(?= |$).*(?:\n +\[.*)*)", listed, re.MULTILINE)[0]
-    return usage
+    """Return the usage of a command or a mode, which a help begins a line with, behind two spaces. Pure."""
+    return name + listed.partition(f"\n  {name}")[2].partition("\n      ")[0]
 
 
 def read_options(
@@ -1518,10 +1517,16 @@ def read_options(
     stands in no bracket, an option with a value behind it or joined by `=`, and a switch, which becomes
     True. (argparse would do it too, but to import and to fill it takes a sixth of a start.)
     """
-    words: dict[str, str] = dict(re.findall(r"(--?[a-z-]+|\b[A-Z]+)(?: ([A-Z]+))?", usage))
+    words: dict[str, str] = {}  # name -> the word that stands for its value, "" for a switch
+    option = ""
+    for part in usage.replace("[", " ").replace("]", " ").split():
+        if part.isupper():
+            words[option or part] = part
+        option = part if part.startswith("-") else ""
+        if option:
+            words[option] = ""
     options: Json = dict.fromkeys(words)
     places = [name for name in words if not name.startswith("-")]
-    words.update(zip(places, places))
     waiting, is_literal = arguments[::-1], False
     while waiting:
         argument = waiting.pop()
@@ -1535,9 +1540,10 @@ def read_options(
             value = waiting.pop()
         if name not in words:
             raise UsageError(f"{argument} does not go with {usage.partition(' [')[0]}", program)
-        pattern, expected = values.get(words[name], ("(?s).+", "a value"))
-        if not re.fullmatch(pattern, value if words[name] else joined):
-            raise UsageError(f"{name}: expected {expected}", program)  # its value may be a secret: not shown
+        pattern, expected = values.get(words[name], ("", "a value"))
+        fits = value if words[name] else not joined
+        if not fits or (pattern and not re.fullmatch(pattern, value)):  # a value may be a secret: not shown
+            raise UsageError(f"{name}: expected {expected}", program)
         options[name] = value or True
     for name in places:
         if f"[{name}" not in usage:

@@ -1784,13 +1784,13 @@ usage: run_handoff.py [MODE] [OPTION]...
 Hand a task from one model to another, and keep the evidence.
 
   (no mode) [--sender MODEL] [--receiver MODEL] [--max-tokens N]
-            [--timeout SECONDS] [--stock FILE]
+    [--timeout SECONDS] [--stock FILE]
       Check this program, and rehearse a whole run in a temporary folder.
   --rehearse [--out DIR] [--sender MODEL] [--receiver MODEL] [--max-tokens N]
-             [--timeout SECONDS] [--stock FILE]
+    [--timeout SECONDS] [--stock FILE]
       Do a run on loopback, and keep its folder (default: handoff-rehearsal).
   --live [--out DIR] [--sender MODEL] [--receiver MODEL] [--max-tokens N]
-         [--timeout SECONDS] [--stock FILE] [--endpoint URL] [--key-env NAME]
+    [--timeout SECONDS] [--stock FILE] [--endpoint URL] [--key-env NAME]
       Do a run: up to three paid requests (default folder: handoff-run).
   --inspect DIR [--stock FILE] [--html PAGE] [--json]
       Judge a run again, from its files alone.
