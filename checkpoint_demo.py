@@ -197,15 +197,14 @@ def describe(value: Any) -> str:
 
 def describe_pair(observed: Any, expected: Any) -> str:
     """Return `observed ..., expected ...`; long strings are shown from where they part."""
-    start = 0
+    begin = ""
     if isinstance(observed, str) and isinstance(expected, str):
         pairs = enumerate(zip(observed, expected))
         apart = next((at for at, (one, other) in pairs if one != other), min(len(observed), len(expected)))
-        start = apart - 12 if apart >= _SHOWN_CHARACTERS // 2 else 0
-    if not start:
-        return f"observed {describe(observed)}, expected {describe(expected)}"
-    one, other = (describe(f"...{text[start:]}") for text in (observed, expected))
-    return f"observed {one}, expected {other}, from character {start} on"
+        if apart >= _SHOWN_CHARACTERS // 2:
+            begin = f", from character {apart - 12} on"
+            observed, expected = f"...{observed[apart - 12 :]}", f"...{expected[apart - 12 :]}"
+    return f"observed {describe(observed)}, expected {describe(expected)}{begin}"
 
 
 def render_count(things: list[Any], name: str) -> str:
@@ -716,14 +715,15 @@ def find_message_faults(reply: Any) -> Findings:
         return [Finding("$", f"observed an error ({error}), expected a message")]
     content: Any = reply.get("content")
     if isinstance(content, list):
-        content = [block if _is_block(block) else Words("a block with a type") for block in content]
+        content = [
+            block
+            if isinstance(block, dict) and isinstance(block.get("type"), str)
+            else Words("a block with a type")
+            for block in content
+        ]
     else:
         content = Words("a list of blocks")
     return list_differences(reply, {**reply, "type": "message", "role": "assistant", "content": content})
-
-
-def _is_block(block: Any) -> bool:
-    return isinstance(block, dict) and isinstance(block.get("type"), str)
 
 
 def describe_api_error(reply: Any) -> str:
@@ -1018,10 +1018,12 @@ def find_unmatched_results(turn: Messages, behind: Messages, first: int) -> Find
             if wanted:
                 path = render_path(["messages", number, "content", place, "tool_use_id"])
                 findings.append(Finding(path, f"observed a result for {shorten(call)}, expected {wanted}"))
-    unanswered = [(call, path) for call, paths in waiting.items() for path in paths]
-    return [
-        Finding(path, f"observed no result for {shorten(call)}, expected one") for call, path in unanswered
-    ] + findings
+    unanswered = [
+        Finding(path, f"observed no result for {shorten(call)}, expected one")
+        for call, paths in waiting.items()
+        for path in paths
+    ]
+    return unanswered + findings
 
 
 def _find_turn(messages: Messages) -> int:
@@ -1089,9 +1091,9 @@ _SESSION_CHANGES = {
 
 def run_session_cases() -> Iterator[tuple[str, str, bool]]:
     """Yield (change, labels, as expected) for the built-in cases; five of six are broken on purpose. Pure."""
+    original = parse_json(SESSION_TEXT)
     for change, (old, new, expected) in _SESSION_CHANGES.items():
-        restored = parse_json(SESSION_TEXT.replace(old, new, 1))
-        changes, _ = compare_sessions(restored, parse_json(SESSION_TEXT))
+        changes, _ = compare_sessions(parse_json(SESSION_TEXT.replace(old, new, 1)), original)
         labels = ", ".join(changes) or "intact"
         yield change, labels, labels == expected
 
@@ -1173,17 +1175,18 @@ def run_self_test() -> Iterator[tuple[str, str, bool]]:
 
     content = [{"type": "thinking"}, {"type": "text", "text": render_json(result)}]
     reply = {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
-    good: dict[str, tuple[Any, Callable[[Any], Findings]]] = {
-        "checkpoint": (checkpoint, lambda value: verify_checkpoint(value, STOCK)),
-        "result": (result, lambda value: validate_result(value, STOCK)),
-        "reply": (reply, _judge_reply),
+    good = {"checkpoint": checkpoint, "result": result, "reply": reply}
+    texts = {group: canonical_json(value).decode() for group, value in good.items()}
+    judges = {
+        "checkpoint": lambda value: verify_checkpoint(value, STOCK),
+        "result": lambda value: validate_result(value, STOCK),
+        "reply": _judge_reply,
     }
     for line in _CHANGES.strip().split("\n"):
         group, check, old, new, place = (cell.strip() for cell in line.split(" |"))
-        text = canonical_json(good[group][0]).decode()
-        changed = text.replace(old, new, 1)
-        is_changed = (changed != text) == (old != "")
-        passed = is_changed and _find_place_of_refusal(good[group][1], changed.encode()) == place
+        changed = texts[group].replace(old, new, 1)
+        is_changed = (changed != texts[group]) == (old != "")
+        passed = is_changed and _find_place_of_refusal(judges[group], changed.encode()) == place
         yield group, f"{'refuses' if place else 'accepts'} {check}", passed
 
 
