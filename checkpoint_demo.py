@@ -702,6 +702,9 @@ _STOP_REASONS = {
 }
 
 
+_NO_BLOCK = Words("a block with a type")
+
+
 def find_message_faults(reply: Any) -> Findings:
     """Return what keeps a parsed reply from being a whole message of the Messages API.
 
@@ -713,17 +716,16 @@ def find_message_faults(reply: Any) -> Findings:
     error = describe_api_error(reply)
     if error:
         return [Finding("$", f"observed an error ({error}), expected a message")]
-    content: Any = reply.get("content")
-    if isinstance(content, list):
-        content = [
-            block
-            if isinstance(block, dict) and isinstance(block.get("type"), str)
-            else Words("a block with a type")
-            for block in content
-        ]
-    else:
-        content = Words("a list of blocks")
-    return list_differences(reply, {**reply, "type": "message", "role": "assistant", "content": content})
+    content = reply.get("content")
+    right = {**reply, "type": "message", "role": "assistant"}
+    if not isinstance(content, list):
+        return list_differences(reply, {**right, "content": Words("a list of blocks")})
+    odd = (
+        Finding(render_path(("content", index)), describe_pair(block, _NO_BLOCK))
+        for index, block in enumerate(content)
+        if not isinstance(block, dict) or not isinstance(block.get("type"), str)
+    )
+    return list_differences(reply, right) + cut(odd)
 
 
 def describe_api_error(reply: Any) -> str:
@@ -741,26 +743,29 @@ def find_reply_faults(message: Json, stop_reason: str, tool: str | None = None) 
     tool with empty input and an id; without, none. Text blocks must hold text; thinking and unknown
     blocks are left alone, but none whose type ends in tool_use. Pure.
     """
-    blocks: list[Any] = []
-    called = False
-    for block in message["content"]:
-        kind, right = block["type"], block
-        if kind == "tool_use" and tool and not called:
-            called, call_id = True, block.get("id")
-            is_id = isinstance(call_id, str) and re.fullmatch("[!-~]{1,256}", call_id)
-            right = {**block, "name": tool, "input": {}, "id": call_id if is_id else Words("a tool call id")}
-        elif kind.endswith("tool_use"):
-            right = Words(f"exactly one call of {tool}" if tool else "no tool call")
-        elif kind == "text" and not isinstance(block.get("text"), str):
-            right = {**block, "text": Words("a string")}
-        blocks.append(right)
     observed = message.get("stop_reason", MISSING)
     findings = list_differences(observed, stop_reason, "stop_reason")
     if findings and str(observed) in _STOP_REASONS:
         findings[0].message += f" ({_STOP_REASONS[observed]})"
-    if tool and not called:
-        findings.append(Finding("content", f"observed no tool call, expected exactly one call of {tool}"))
-    return findings + list_differences(message["content"], blocks, "content")
+    return findings + cut(_find_block_faults(message["content"], tool))
+
+
+def _find_block_faults(content: list[Any], tool: str | None) -> Iterator[Finding]:
+    wanted = Words(f"exactly one call of {tool}" if tool else "no tool call")
+    is_called = False
+    for index, block in enumerate(content):
+        kind, right = block["type"], block
+        if kind == "tool_use" and tool and not is_called:
+            is_called, call_id = True, block.get("id")
+            is_id = isinstance(call_id, str) and re.fullmatch("[!-~]{1,256}", call_id)
+            right = {**block, "name": tool, "input": {}, "id": call_id if is_id else Words("a tool call id")}
+        elif kind.endswith("tool_use"):
+            right = wanted
+        elif kind == "text" and not isinstance(block.get("text"), str):
+            right = {**block, "text": Words("a string")}
+        yield from explain_differences(block, right, "content", index)
+    if tool and not is_called:
+        yield Finding("content", f"observed no tool call, expected {wanted}")
 
 
 # --- Result: taken out of a reply, and judged --------------------------------
@@ -810,43 +815,48 @@ def _is_right(result: Any, rows: Rows) -> bool:
 
 
 def _find_result_faults(result: Any, rows: Rows) -> Iterator[Finding]:
-    # 1. Whatever differs from the right result that is nearest.
-    nearest, missing = build_nearest(result, rows)
-    yield from explain_differences(result, nearest)
-    # 2. Every SKU of the source was there.
-    for sku, shortage in missing.items():
-        expected = describe({"sku": sku, "shortage": shortage})
-        yield Finding("rows", f"observed no row for {describe(sku)}, expected {expected}")
+    # 1. One object with the key rows, an array, and no other key.
+    if not isinstance(result, dict):
+        yield from explain_differences(result, Words("an object with the key rows"))
+        return
+    for key, value in {**result, "rows": result.get("rows", MISSING)}.items():
+        if key != "rows":
+            yield from explain_differences(value, MISSING, key)
+        elif not isinstance(value, list):
+            yield from explain_differences(value, Words("an array of rows"), key)
+        else:
+            # 2. Each row is right, or differs from the right one that is nearest.
+            missing = {row["sku"]: compute_shortage(row) for row in rows}
+            for index, (row, right) in enumerate(zip(value, list_nearest_rows(value, missing))):
+                yield from explain_differences(row, right, key, index)
+            # 3. Every SKU of the source was there.
+            for sku, shortage in missing.items():
+                expected = describe({"sku": sku, "shortage": shortage})
+                yield Finding(key, f"observed no row for {describe(sku)}, expected {expected}")
 
 
 REPEATED = Words("it only once")
+_NO_ROW = Words("an object with sku and shortage")
+_NO_SKU = Words("a SKU of the source")
+_NO_SHORTAGE = Words("an integer")
 
 
-def build_nearest(result: Any, rows: Rows) -> tuple[Any, dict[str, int]]:
-    """Return (the right result that is nearest to this one, the shortages by SKU that it lacks).
+def list_nearest_rows(rows: list[Any], missing: dict[str, int]) -> Iterator[Any]:
+    """Yield for each row of a result the right one that is nearest, with Words for what none is right by.
 
-    Each row is made right by its own SKU, with Words in place of what the source does not tell. Pure.
+    `missing` are the right shortages by SKU; those of the SKUs that come are taken out of it.
     """
-    if not isinstance(result, dict):
-        return Words("an object with the key rows"), {}
-    if not isinstance(result.get("rows"), list):
-        return {"rows": Words("an array of rows")}, {}
-    expected = {row["sku"]: compute_shortage(row) for row in rows}
-    missing = dict(expected)
-    nearest: list[Any] = []
-    for row in result["rows"]:
+    expected = dict(missing)
+    for row in rows:
         if not isinstance(row, dict):
-            nearest.append(Words("an object with sku and shortage"))
+            yield _NO_ROW
             continue
         sku, shortage = row.get("sku"), row.get("shortage")
         if isinstance(sku, str) and sku in expected:
-            shortage = expected[sku]
-            sku = sku if missing.pop(sku, None) is not None else REPEATED
+            is_first = missing.pop(sku, None) is not None
+            yield {"sku": sku if is_first else REPEATED, "shortage": expected[sku]}
         else:
-            sku = Words("a SKU of the source")
-            shortage = shortage if type(shortage) is int else Words("an integer")
-        nearest.append({"sku": sku, "shortage": shortage})
-    return {"rows": nearest}, missing
+            yield {"sku": _NO_SKU, "shortage": shortage if type(shortage) is int else _NO_SHORTAGE}
 
 
 # --- Session replay: was the conversation restored exactly? -------------------
@@ -1268,8 +1278,8 @@ def write_new_files(files: dict[str, bytes]) -> None:
                 write_flushed(path, data)
             mine.append(path)
             os.unlink(temporary)
-        for folder in set(map(_get_folder, files)):
-            flush_folder(folder)
+        for path in set(map(_get_folder, files)):
+            flush_folder(path)
     except BaseException as error:
         discard(*mine)
         if isinstance(error, FileExistsError):
@@ -1377,11 +1387,12 @@ class Terminal:
             return
         text = "\n".join(show(line) for line in self.redact(text).split("\n"))
         encoding = getattr(stream, "encoding", None) or "utf-8"
+        if colour and wants_colour(stream):
+            text = f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
+        data = f"{text}{end}".encode(encoding, "backslashreplace")
         try:
-            text = text.encode(encoding, "backslashreplace").decode(encoding)
-            if colour and wants_colour(stream):
-                text = f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
-            stream.write(f"{text}{end}")
+            stream.flush()
+            _write_whole(stream, data, encoding)
             stream.flush()
         except (OSError, ValueError):  # full or broken; closed by somebody
             self.lost = True
@@ -1396,6 +1407,18 @@ class Terminal:
         first, self.interrupted = not self.interrupted, True
         if first and not self.holding:
             raise KeyboardInterrupt
+
+
+def _write_whole(stream: Any, data: bytes, encoding: str) -> None:
+    """Write all of it to a text stream, which drops without a word what an unbuffered one did not take."""
+    if not hasattr(stream, "buffer"):  # a program's own stream
+        stream.write(data.decode(encoding))
+        return
+    while data:
+        taken = stream.buffer.write(data)
+        if not taken:
+            raise OSError("the stream takes nothing")
+        data = data[taken:]
 
 
 def wants_colour(stream: Any) -> bool:
@@ -1500,7 +1523,7 @@ The trusted source is --stock FILE, CSV or JSON (default: the built-in stock).
 """
 # What a value must be, by the word that stands for it in a usage: (pattern, in words).
 VALUES = {
-    "MODEL": ("[!-~]{1,200}", "a model id in printable ASCII"),
+    "MODEL": ("[!-~]{1,200}", "a model id, up to 200 characters of printable ASCII"),
     "N": ("[1-9][0-9]{0,8}", "a whole number from 1 to 999999999"),
     "": ("", "no value"),  # a switch
 }
@@ -1542,16 +1565,22 @@ def read_options(
         elif words.get(name) and not joined and waiting and _is_value(waiting[-1]):
             value = waiting.pop()
         if name not in words:
-            raise UsageError(f"{argument} does not go with {usage.partition(' [')[0]}", program)
+            shown = shorten(name, 16) or "one word more"  # it may be a secret in the wrong place
+            raise UsageError(f"{shown} does not go with {usage.partition(' [')[0]}", program)
         pattern, expected = values.get(words[name], ("", "a value"))
         fits = value if words[name] else not joined
-        if not fits or (pattern and not re.fullmatch(pattern, value)):  # a value may be a secret: not shown
+        if not fits or (pattern and not re.fullmatch(pattern, value)):
             raise UsageError(f"{name}: expected {expected}", program)
         options[name] = value or True
     for name in places:
         if f"[{name}" not in usage:
             raise UsageError(f"{name} is missing", program)
     return options
+
+
+def asks_for_help(arguments: list[str]) -> bool:
+    """Return whether --help or -h is among arguments, in front of a double dash. Pure."""
+    return not {"-h", "--help"}.isdisjoint(arguments[: [*arguments, "--"].index("--")])
 
 
 def _is_value(argument: str) -> bool:
@@ -1775,7 +1804,7 @@ COMMANDS = {
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
-    if "-h" in arguments or "--help" in arguments:
+    if asks_for_help(arguments):
         terminal.write_out(HELP.rstrip())
         return EXIT_DONE
     name = arguments[0] if arguments else ""

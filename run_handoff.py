@@ -567,6 +567,7 @@ def _end_if(findings: list[Finding], about: str, code: int = EXIT_FAILED) -> Non
 
 KEY_MARK = "[key removed]"
 _KEY = "[!-~]{16,}"
+_VARIABLE = "[A-Za-z_][A-Za-z0-9_]{0,99}"  # the name of one
 _LOOPBACK = r"localhost|::1|127(\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}"
 
 
@@ -590,6 +591,8 @@ class Key:
 
     def remove_from(self, data: bytes) -> bytes:
         """Return the bytes with KEY_MARK wherever the key stood, plain or JSON-escaped."""
+        if b"\\" not in data and self.value.encode() not in data:  # no escape begins without a backslash
+            return data
         return self._pattern.sub(KEY_MARK.encode(), data)
 
     def remove_from_text(self, text: str) -> str:
@@ -631,7 +634,8 @@ def check_endpoint(url: str) -> None:
         elif parts.scheme != "https" and not (parts.scheme == "http" and re.fullmatch(_LOOPBACK, host)):
             fault = "the key would go over a network unencrypted"
     if fault:
-        shown = "" if "@" in url else f" {show(url)}"  # in front of it a password may stand
+        # In front of an @ a password may stand; what is no URL may be a key.
+        shown = f" {show(url)}" if "://" in url and "@" not in url else ""
         next_step = "name an https URL, or http on 127.0.0.1 or localhost"
         raise RefusedError(
             f"the endpoint{shown}: {fault}", "a key goes only where nobody listens in", next_step
@@ -1707,20 +1711,19 @@ def _render_stock(inspector: Inspector) -> str:
 def _sort_rows(rows: Rows, delivered: list[Any]) -> tuple[list[str], list[str]]:
     """Return the table's rows that agree, and those that do not, as the validator judges them."""
     known = {row["sku"]: row for row in rows}
-    nearest, missing = demo.build_nearest({"rows": delivered}, rows)
+    missing = {row["sku"]: demo.compute_shortage(row) for row in rows}
     agreeing, differing = [], []
-    for answer, right in zip(delivered, nearest["rows"]):
-        sku, shortage = "no SKU", answer
-        if isinstance(answer, dict) and isinstance(answer.get("sku"), str):
-            sku = answer["sku"]
-        if isinstance(answer, dict) and answer.keys() == {"sku", "shortage"}:
-            shortage = answer["shortage"]
+    for answer, right in zip(delivered, demo.list_nearest_rows(delivered, missing)):
+        sku = answer.get("sku") if isinstance(answer, dict) else None
+        name, row = (sku, known.get(sku)) if isinstance(sku, str) else ("no SKU", None)
+        is_pair = isinstance(answer, dict) and answer.keys() == {"sku", "shortage"}
+        shortage = answer["shortage"] if is_pair else answer
         if not list_differences(answer, right):
-            agreeing.append(_render_row("agrees", sku, shortage, known[sku]))
+            agreeing.append(_render_row("agrees", name, shortage, row))
         elif isinstance(right, dict) and right["sku"] is demo.REPEATED:
-            differing.append(_render_row("repeated", sku, shortage, None))
+            differing.append(_render_row("repeated", name, shortage, None))
         else:
-            differing.append(_render_row("differs", sku, shortage, known.get(sku)))
+            differing.append(_render_row("differs", name, shortage, row))
     differing += [_render_row("not delivered", sku, MISSING, known[sku]) for sku in missing]
     return agreeing, differing
 
@@ -1866,9 +1869,8 @@ def _carry_out_whatever_comes(recorder: Recorder, plan: Plan) -> tuple[int, str]
 
 
 def _run_live(terminal: Terminal, options: Json) -> int:
-    _redact(terminal, options["--key-env"])
     check_endpoint(options["--endpoint"])
-    key, folder = read_key(options["--key-env"]), _strip(options["--out"] or "handoff-run")
+    key, folder = read_key(options["--key-env"]), _name_folder(options["--out"] or "handoff-run")
     plan = _build_plan(options, options["--endpoint"], rehearsal=False)
     _check_own_words(key, plan, folder)
     misfit, ceiling = explain_misfit(plan), estimate_ceiling(plan)
@@ -1889,11 +1891,18 @@ def _run_live(terminal: Terminal, options: Json) -> int:
     return _perform(terminal, plan, key, folder, announcement)
 
 
-def _redact(terminal: Terminal, variable: str) -> None:
-    """Keep the key that an environment variable may hold out of every message from now on."""
-    value = os.environ.get(variable, "")
-    if re.fullmatch(_KEY, value):
-        terminal.redact = Key(value).remove_from_text
+def _redact(terminal: Terminal, arguments: list[str]) -> None:
+    """Keep the keys in all variables that may be meant by arguments out of every message from now on."""
+    names = {KEY_ENVIRONMENT, *arguments, *(argument.rpartition("=")[2] for argument in arguments)}
+    values = [os.environ.get(name, "") for name in names if re.fullmatch(_VARIABLE, name)]
+    keys = [Key(value) for value in values if re.fullmatch(_KEY, value)]
+
+    def redact(text: str) -> str:
+        for key in keys:
+            text = key.remove_from_text(text)
+        return text
+
+    terminal.redact = redact
 
 
 def _check_own_words(key: Key, plan: Plan, folder: str) -> None:
@@ -1924,7 +1933,7 @@ def _run_rehearsal(terminal: Terminal, options: Json, temporary: str = "") -> in
         misfit = explain_misfit(plan)
         if misfit:
             announcement += f"\n  --live would refuse this: {misfit}"
-        folder = temporary or _strip(options.get("--out") or "handoff-rehearsal")
+        folder = temporary or _name_folder(options.get("--out") or "handoff-rehearsal")
         return _perform(terminal, plan, key, folder, announcement, kept=not temporary)
     finally:
         server.close()
@@ -2025,14 +2034,17 @@ def _build_plan(options: Json, endpoint: str, rehearsal: bool) -> Plan:
     return Plan(rows, facts)
 
 
-def _strip(folder: str) -> str:
-    return folder.rstrip(os.sep) or folder
+def _name_folder(folder: str) -> str:
+    """Return a folder's name as it can stand behind an option, without a slash at its end."""
+    folder = folder.rstrip(os.sep) or folder
+    return os.path.join(".", folder) if folder.startswith("-") else folder
 
 
 _VALUES = {
     **demo.VALUES,
     "SECONDS": ("[1-9][0-9]{0,4}", f"a whole number from 1 to {MOST_SECONDS}"),
-    "NAME": ("[A-Za-z_][A-Za-z0-9_]{0,99}", "the name of an environment variable, not its value"),
+    # A long name without an underscore may be a key, in the wrong place.
+    "NAME": ("(?=.{1,15}$|.*_)" + _VARIABLE, "the name of an environment variable, not its value"),
     "PAGE": ("(?s)(?!-$).+", "the name of a new file"),
 }
 _DEFAULTS = {
@@ -2052,8 +2064,8 @@ _MODES: dict[str, Callable[[Terminal, Json], int]] = {
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
-    _redact(terminal, KEY_ENVIRONMENT)
-    if "-h" in arguments or "--help" in arguments:
+    _redact(terminal, arguments)
+    if demo.asks_for_help(arguments):
         terminal.write_out(HELP.rstrip())
         return EXIT_DONE
     named = [argument.partition("=")[0] for argument in arguments]

@@ -231,6 +231,8 @@ STARTS = (
     ("checkpoint_demo.py self-test", "bare start", 1.7),
     ("run_handoff.py --rehearse --out run-{n}", "bare HTTP start", 1.7),
     ("run_handoff.py --inspect rehearsed", "bare start", 1.7),
+    ("-m checkpoint_demo validate result.json", "bare start", None),
+    ("-m run_handoff --inspect rehearsed", "bare start", None),
 )
 # The same on many rows or messages: (command, how many).
 GROWTHS = (
@@ -259,7 +261,7 @@ def prepare_files(shop: Workshop, rows: list[dict[str, Any]], mark: str) -> None
 
 def name_command(command: str) -> str:
     """Return what a command is called in the table."""
-    return " ".join(command.split()[:2]).replace(f"{DEMO} ", "")
+    return " ".join(command.split()[: 3 if command.startswith("-m") else 2]).replace(f"{DEMO} ", "")
 
 
 def measure_starts(shop: Workshop) -> Iterator[Row]:

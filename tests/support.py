@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import tracemalloc
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -59,6 +60,16 @@ def checkpoint(*arguments, stdin=b""):
 def handoff(*arguments, key=KEY):
     """Run run_handoff.py in process, with an invented key."""
     return run_in_process(run_handoff.main, *arguments, environment={run_handoff.KEY_ENVIRONMENT: key})
+
+
+def measure_peak_bytes(function, *arguments):
+    """Return the most memory that Python held for a call, beyond what it held before."""
+    tracemalloc.start()
+    try:
+        function(*arguments)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def start_script(script, *arguments, **options):

@@ -517,9 +517,9 @@ class ValidateTest(CommandTestCase):
                 '{"rows":[{"sku":"DEMO-001","shortage":3},{"sku":"DEMO-003","shortage":4.0}],"note":null}',
                 [
                     "rows[1].shortage: observed the number 4.0, expected the integer 4",
-                    "note: observed null, expected nothing",
                     'rows: observed no row for the string "DEMO-002",'
                     ' expected the object {"sku":"DEMO-002","shortage":0}',
+                    "note: observed null, expected nothing",
                 ],
             ),
             "null": ("null", ["$: observed null, expected an object with the key rows"]),
@@ -672,13 +672,28 @@ class HostileTextTest(CommandTestCase):
         lines = {
             "a command": [HOSTILE],
             "an option": ["validate", "x", f"--{HOSTILE}"],
-            "one argument too many": ["validate", "x", HOSTILE],
         }
         for phrase, arguments in lines.items():
             with self.subTest(phrase):
                 ended = support.checkpoint(*arguments)
                 self.assertNotRegex(ended.err, RAW)
                 self.assert_usage(ended, "evil")
+
+    def test_a_refused_argument_is_not_shown_at_length(self):
+        secret = "sk-invented-0123456789abcdef" * 1_000
+        lines = {
+            "a word": ["validate", "x", secret],
+            "a word for a command that takes none": ["prepare", secret],
+            "an option": ["prepare", f"-k{secret}"],
+            "a value of no option": ["prepare", f"--api-key={secret}"],
+            "a value that does not fit": ["request", "--max-tokens", secret],
+        }
+        for phrase, arguments in lines.items():
+            with self.subTest(phrase):
+                ended = support.checkpoint(*arguments)
+                self.assert_usage(ended, "")
+                self.assertNotIn(secret[:16], ended.err)
+                self.assertLess(len(ended.err), 200)
 
     def test_contents_are_shown_escaped_with_one_line_a_finding(self):
         row = {"sku": HOSTILE, "shortage": HOSTILE, HOSTILE: 1}
@@ -791,12 +806,12 @@ class UsageTest(CommandTestCase):
             "an abbreviated --json": (["validate", "--js", "result.json"], "--js"),
             "an abbreviated --json of verify": (["verify", "--j"], "--j"),
             "an abbreviated --out": (["prepare", "--ou", "."], "--ou"),
-            "an abbreviated --max-tokens": (["request", "--max=5"], "--max=5"),
+            "an abbreviated --max-tokens": (["request", "--max=5"], "--max"),
             "an abbreviated --receiver": (["request", "--rec", "x"], "--rec"),
             "an abbreviated --help": (["validate", "result.json", "--he"], "--he"),
             "prepare with another's --json": (["prepare", "--json"], "--json"),
             "prepare with another's -o": (["prepare", "-o", "x"], "-o"),
-            "prepare with a folder as an argument": (["prepare", "out"], "out"),
+            "prepare with a folder as an argument": (["prepare", "out"], "one word more"),
             "verify with another's --out": (["verify", "--out", "x"], "--out"),
             "request with another's --json": (["request", "--json"], "--json"),
             "request with another's -o": (["request", "-o", "x"], "-o"),
@@ -808,14 +823,14 @@ class UsageTest(CommandTestCase):
             ),
             "validate without a file": (["validate"], "RESULT"),
             "extract without a file": (["extract"], "RESPONSE"),
-            "two files": (["validate", "result.json", "other.json"], "other.json"),
+            "two files": (["validate", "result.json", "other.json"], "one word more"),
             "an option without its value": (["prepare", "--out"], "--out"),
             "a value that is empty": (["prepare", "--out="], "--out"),
             "a value that is empty, apart": (["prepare", "--out", ""], "--out"),
             "an empty file name": (["validate", ""], "RESULT"),
             "an option in place of a value": (["prepare", "--out", "--stock", "x"], "--out"),
             "a double dash in place of a value": (["prepare", "--out", "--"], "--out"),
-            "a second double dash": (["validate", "result.json", "--", "--"], "--"),
+            "a second double dash": (["validate", "result.json", "--", "--"], "one word more"),
             "a short option's value without a space": (["extract", "x", "-oy"], "-oy"),
             "a switch with a value": (["validate", "--json=1", "result.json"], "--json"),
             "standard input as result and stock": (["validate", "-", "--stock", "-"], "twice"),
@@ -852,6 +867,13 @@ class UsageTest(CommandTestCase):
                 ended = support.checkpoint("--", command)
                 self.assertNotIn("Traceback", ended.err)
                 self.assertIn(ended.code, (0, 2))
+
+    def test_a_file_that_is_named_like_the_help_is_judged_behind_a_double_dash(self):
+        for name in ("-h", "--help"):
+            self.put(name, WRONG_ANSWER)
+            with self.subTest(name):
+                ended = support.checkpoint("validate", "--", name)
+                self.assert_ended(ended, 1, "rejected: 1 finding\n", f"{WRONG_FINDING}\n")
 
     def test_a_file_whose_name_begins_with_a_dash_is_read_behind_a_double_dash(self):
         self.put("--json", support.ANSWER)

@@ -124,6 +124,27 @@ class RefusalTest(unittest.TestCase):
         self.assertNotIn(KEY, ended.out + ended.err)
         self.assertIn(KEY_MARK, ended.err)
 
+    def test_key_in_a_wrong_place_is_not_shown(self):
+        named, plain = ["--live", "--key-env", "OTHER_KEY"], ["--live"]
+        lines = {
+            "a word": [*named, KEY],
+            "an option": [*named, f"--{KEY}"],
+            "a stock": [*named, "--stock", KEY],
+            "a folder": ["--key-env=OTHER_KEY", "--inspect", KEY],
+            "a word that is in no variable": [*plain, KEY],
+            "a joined value of no option": [*plain, f"--api-key={KEY}"],
+            "a short option": [*plain, f"-k{KEY}"],
+            "an endpoint": [*plain, "--endpoint", KEY],
+            "the name of a variable": [*plain, "--key-env", "invented0123456789abcdef"],
+        }
+        for phrase, arguments in lines.items():
+            others = {"OTHER_KEY": KEY} if "OTHER_KEY" in str(arguments) else {}
+            with self.subTest(phrase), mock.patch.dict(os.environ, others):
+                ended = handoff(*arguments, key="sk-another-0123456789")
+                self.assertIn(ended.code, (2, 3), ended)
+                self.assertNotIn(KEY[-12:], ended.out + ended.err)
+                self.assertNotIn("0123456789abcdef", ended.out + ended.err)
+
 
 class RemoveKeyTest(unittest.TestCase):
     AWKWARD = 'sk/"\\odd.*key+(1)'

@@ -16,7 +16,7 @@ from checkpoint_demo import (
     parse_json,
     validate_result,
 )
-from tests.support import ANSWER, CASES, THINKING, message, text, tool_call
+from tests.support import ANSWER, CASES, THINKING, measure_peak_bytes, message, text, tool_call
 
 # The reply, and every fault: (reply, faults).
 MESSAGE_FAULTS = {
@@ -320,6 +320,17 @@ class MessageTest(unittest.TestCase):
 
 
 class StepTest(unittest.TestCase):
+    def test_memory_is_bounded_however_many_blocks_are_wrong(self):
+        whole = message([{"type": "text"}] * 500_000)
+        judges = {
+            "blocks that are none": (find_message_faults, message([1] * 500_000)),
+            "texts without text": (find_reply_faults, whole, "end_turn"),
+            "calls of tools": (find_reply_faults, message([{"type": "tool_use"}] * 500_000), "end_turn"),
+        }
+        for phrase, (judge, *arguments) in judges.items():
+            with self.subTest(phrase):
+                self.assertLess(measure_peak_bytes(judge, *arguments), 10 * 2**20)
+
     def test_find_reply_faults_answer_is_judged(self):
         for phrase, (reply, faults) in ANSWER_FAULTS.items():
             with self.subTest(phrase):

@@ -268,6 +268,12 @@ class VerdictTest(ReportTestCase):
                 for line, begin in zip(differing, expected):
                     self.assertTrue(line.startswith(begin), line)
 
+    def test_row_without_a_sku_is_not_taken_for_one_that_is_called_so(self):
+        stock = [{"sku": "no SKU", "available": 11, "target": 22}]
+        agreeing, differing = run_handoff._sort_rows(stock, [5])
+        self.assertEqual(agreeing, [])
+        self.assertEqual(["22" in row for row in differing], [False, True])
+
     def test_answer_without_rows_is_shown_as_it_is(self):
         page = self.end(*GOOD_RUN[:2], respond(message([text("I would\norder four.")])), code=1)
         self.assertEqual([words for _, words in page.find("pre")], ["I would\norder four."])

@@ -15,7 +15,7 @@ from checkpoint_demo import (
     render_acceptance,
     validate_result,
 )
-from tests.support import CASES
+from tests.support import CASES, measure_peak_bytes
 
 ROWS = (
     {"sku": "DEMO-001", "shortage": 3},
@@ -338,6 +338,17 @@ class ResultTest(unittest.TestCase):
             with self.subTest(phrase):
                 found = [finding.path for finding in validate_result(parse_json(text.encode()), STOCK)]
                 self.assertEqual([path for path in found if path in paths], paths)
+
+    def test_validate_result_memory_is_bounded_however_much_is_wrong(self):
+        results = {
+            "rows that are none": {"rows": [7] * 500_000},
+            "rows without fields": {"rows": [{}] * 500_000},
+            "unknown SKUs": {"rows": [{"sku": "no", "shortage": 1}] * 500_000},
+            "the same row again and again": {"rows": [{"sku": "DEMO-001", "shortage": 3}] * 500_000},
+        }
+        for phrase, result in results.items():
+            with self.subTest(phrase):
+                self.assertLess(measure_peak_bytes(validate_result, result, STOCK), 10 * 2**20)
 
     def test_validate_result_own_rows_are_the_source(self):
         source = [

@@ -329,14 +329,14 @@ class RefusalTest(RunTestCase):
                 3,
                 "this key cannot be used",
             ),
-            "the key as an argument": (["--live", KEY], {}, 2, "[key removed]"),
+            "the key as an argument": (["--live", KEY], {}, 2, "one word more"),
             "no time": (["--live", "--timeout", "0"], {}, 2, "--timeout"),
             "negative time": (["--live", "--timeout=-1"], {}, 2, "--timeout"),
             "no tokens": (["--live", "--max-tokens", "0"], {}, 2, "--max-tokens"),
             "tokens in words": (["--live", "--max-tokens", "many"], {}, 2, "--max-tokens"),
             "model with a space": (["--live", "--sender", "a b"], {}, 2, "--sender: expected a model id"),
             "empty model": (["--live", "--receiver", ""], {}, 2, "model id"),
-            "something else": (["--live", "more"], {}, 2, "more"),
+            "something else": (["--live", "more"], {}, 2, "one word more"),
         }
         server = self.serve(*GOOD_RUN)
         before = self.names()
@@ -355,6 +355,15 @@ class RefusalTest(RunTestCase):
                 self.assertNotIn(KEY, ended.err)
         self.assertEqual(server.connections, 0)
         self.assertEqual(self.names(), before)
+
+    def test_folder_whose_name_begins_with_a_dash_is_named_as_it_can_be_typed(self):
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        ended = handoff("--rehearse", "--out=-run")
+        self.assertEqual((ended.code, self.names()), (0, ["-run"]))
+        inspect = next(line for line in ended.err.splitlines() if line.startswith("inspect it: "))
+        self.assertEqual(handoff(*inspect.split()[4:]).code, 0)
+        self.assertIn("--inspect ./-run", handoff("--rehearse", "--out=-run").err)
 
     def test_folder_that_cannot_be_made_is_refused(self):
         with mock.patch("os.mkdir", side_effect=PermissionError(13, "Permission denied")):

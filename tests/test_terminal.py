@@ -215,6 +215,30 @@ class LostStreamTest(unittest.TestCase):
             with self.subTest(phrase), mock.patch.object(sys, "stderr", stream):
                 self.assertIsNone(Terminal("tool").progress("12 s"))
 
+    def test_an_unbuffered_stream_that_takes_only_a_part_is_written_to_again(self):
+        class Slow(io.RawIOBase):
+            """A stream that takes a few bytes at a time, and then nothing any more."""
+
+            def __init__(self, most):
+                self.taken, self.most = b"", most
+
+            def writable(self):
+                return True
+
+            def write(self, data):
+                part = bytes(data)[: min(3, self.most - len(self.taken))]
+                self.taken += part
+                return len(part) or None
+
+        for most, lost in ((1_000, False), (7, True), (0, True)):
+            with self.subTest(most):
+                raw, terminal = Slow(most), Terminal("tool")
+                stream = io.TextIOWrapper(raw, "utf-8", write_through=True)
+                with mock.patch.object(sys, "stdout", stream):
+                    terminal.write_out("accepted: \u00e4")
+                self.assertEqual(raw.taken, "accepted: \u00e4\n".encode()[:most])
+                self.assertEqual(terminal.lost, lost)
+
     def test_a_lost_stream_leaks_no_descriptor(self):
         free = find_free_descriptor()
         for _ in range(3):
@@ -231,6 +255,30 @@ class LostStreamTest(unittest.TestCase):
             with self.subTest(missing), mock.patch("os.fstat", fstat), mock.patch("os.open") as opened:
                 checkpoint_demo.open_missing_descriptors()
                 self.assertEqual(opened.call_args_list, [mock.call(os.devnull, os.O_RDWR)] * len(missing))
+
+
+@unittest.skipIf(IS_WINDOWS, "needs a limit on the size of files")
+class UnbufferedProcessTest(support.FolderTestCase):
+    def test_a_file_that_takes_only_a_part_is_no_success(self):
+        import resource
+
+        self.put("handoff.txt", "Go on. " * 10_000)
+
+        def limit():
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4_096, 4_096))
+
+        for unbuffered in ("", "1"):
+            with self.subTest(unbuffered=unbuffered), open(self.path("out"), "wb") as out:
+                ended = support.run_script(
+                    "checkpoint_demo.py",
+                    "request",
+                    cwd=self.folder,
+                    stdout=out,
+                    preexec_fn=limit,
+                    environment={"PYTHONUNBUFFERED": unbuffered},
+                )
+                self.assertEqual((ended.code, os.path.getsize(self.path("out"))), (2, 4_096))
 
 
 @unittest.skipIf(IS_WINDOWS, "needs a shell")
