@@ -26,7 +26,7 @@ import re
 import signal
 import sys
 from collections import Counter
-from itertools import islice, zip_longest
+from itertools import count, islice, takewhile, zip_longest
 
 TYPE_CHECKING = False  # a type checker takes it for true; importing typing costs every start
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ class UsageError(HandoffError):
 
     verdict = "usage"
 
-    def __init__(self, what: str, program: str, why: str = "what is not understood is never guessed") -> None:
-        super().__init__(show(what), why, f"see {program} --help")
+    def __init__(self, what: str, program: str) -> None:
+        super().__init__(show(what), "what is not understood is never guessed", f"see {program} --help")
 
 
 class UnreadableError(HandoffError):
@@ -116,21 +116,6 @@ class ExistsError(RefusedError):
         )
 
 
-class JsonError(ValueError):
-    """A text is not the strict JSON that is read here: `place` says where, `reason` why."""
-
-    def __init__(self, place: str, reason: str) -> None:
-        super().__init__(place, reason)
-        self.place, self.reason = place, reason
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.reason}"
-
-
-class StockError(JsonError):
-    """Rows are no stock."""
-
-
 class Finding:
     """One thing that is wrong with a document: `path` says where, `message` what."""
 
@@ -143,19 +128,27 @@ class Finding:
     __repr__ = __str__
 
 
+class JsonError(Finding, ValueError):
+    """A text is not the strict JSON that is read here; raised, it is a finding all the same."""
+
+
+class StockError(JsonError):
+    """Rows are no stock."""
+
+
 # --- Text that may be shown --------------------------------------------------
 
 # C0 and C1 controls, DEL, line separators, bidirectional marks, lone surrogates.
 _HIDDEN = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 _SHOWN_CHARACTERS = 72
 MOST_FINDINGS = 10_000  # behind these, the rest of a document is not looked at
-MISSING = object()  # stands where one of two documents has nothing
 
 
 class Words(str):
     """Stands for an expected value where there is not one value alone: what it must be, in words."""
 
 
+MISSING = Words("nothing")  # stands where one of two documents has nothing
 _KINDS = {
     str: "the string ",
     int: "the integer ",
@@ -177,7 +170,7 @@ def shorten(text: str, most: int = _SHOWN_CHARACTERS) -> str:
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
-def explain(error: Exception) -> str:
+def explain(error: object) -> str:
     """Return what an exception says, without the number and the name that an OSError adds."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
@@ -190,8 +183,8 @@ def render_json(value: Any, indent: int | None = None) -> str:
 
 def describe(value: Any) -> str:
     """Return words for a parsed value: its type and its text, shortened and escaped."""
-    if value is MISSING or type(value) is Words:
-        return "nothing" if value is MISSING else str(value)
+    if type(value) is Words:
+        return str(value)
     return _KINDS.get(type(value), "") + shorten(render_json(value))
 
 
@@ -199,12 +192,17 @@ def describe_pair(observed: Any, expected: Any) -> str:
     """Return `observed ..., expected ...`; long strings are shown from where they part."""
     begin = ""
     if isinstance(observed, str) and isinstance(expected, str):
-        pairs = enumerate(zip(observed, expected))
-        apart = next((at for at, (one, other) in pairs if one != other), min(len(observed), len(expected)))
+        apart = find_parting(observed, expected)
         if apart >= _SHOWN_CHARACTERS // 2:
             begin = f", from character {apart - 12} on"
             observed, expected = f"...{observed[apart - 12 :]}", f"...{expected[apart - 12 :]}"
     return f"observed {describe(observed)}, expected {describe(expected)}{begin}"
+
+
+def find_parting(one: str | bytes, other: str | bytes) -> int:
+    """Return where two texts begin to differ. Pure."""
+    pairs = enumerate(zip(one, other))
+    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
 
 
 def render_count(things: list[Any], name: str) -> str:
@@ -234,11 +232,8 @@ DIGITS_LIMIT = 4_300  # CPython's own limit since 3.9.14, held on older ones and
 BYTE_ORDER_MARK = "\ufeff"
 
 
-class _Fault:
-    """Stands in a parsed value where the text held something that is refused."""
-
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
+class _Fault(str):
+    """Stands in a parsed value where the text held something that is refused: why it is."""
 
 
 def decode_text(data: bytes) -> str:
@@ -386,7 +381,7 @@ def _name_position(text: str, position: int) -> str:
 
 def _find_faults(value: Any, *at: str | int) -> Iterator[JsonError]:
     if isinstance(value, _Fault):
-        yield JsonError(render_path(at), value.reason)
+        yield JsonError(render_path(at), value)
     elif isinstance(value, (dict, list)):
         for part, child in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _find_faults(child, *at, part)
@@ -436,7 +431,7 @@ def find_differences(observed: Any, expected: Any, *at: str | int) -> Iterator[t
     if kind is not type(expected):
         yield at, observed, expected
     elif kind is dict:
-        for key in _join_keys(observed, expected):
+        for key in (*observed, *(key for key in expected if key not in observed)):
             one, other = observed.get(key, MISSING), expected.get(key, MISSING)
             if not _is_same(one, other):
                 yield from find_differences(one, other, *at, key)
@@ -450,12 +445,12 @@ def find_differences(observed: Any, expected: Any, *at: str | int) -> Iterator[t
 
 def _is_same(one: Any, other: Any) -> bool:
     """Return whether two values are the same text, number or literal, or one and the same value."""
-    kind = type(one)
     if one is other:
         return True
-    if kind is float and kind is type(other):
-        return repr(one) == repr(other)
-    return kind is type(other) and kind is not dict and kind is not list and bool(one == other)
+    kind = type(one)
+    if kind is not type(other) or kind is dict or kind is list:
+        return False
+    return repr(one) == repr(other) if kind is float else bool(one == other)
 
 
 def list_differences(observed: Any, expected: Any, *at: str | int) -> Findings:
@@ -476,10 +471,6 @@ def cut(findings: Iterable[Finding]) -> Findings:
         end = f"not looked at, nor what is behind it: {MOST_FINDINGS:,} findings come first"
         listed[-1] = Finding(listed[-1].path, end)
     return listed
-
-
-def _join_keys(one: dict[Any, Any], other: dict[Any, Any]) -> list[Any]:
-    return [*one, *(key for key in other if key not in one)]
 
 
 # --- Stock: the trusted source -----------------------------------------------
@@ -649,7 +640,7 @@ def verify_checkpoint(checkpoint: Any, rows: Rows) -> Findings:
 def _explain_difference(parts: Path, observed: Any, expected: Any) -> Finding:
     path = render_path(parts)
     reason = next((_REASONS[place] for place in _REASONS if path.startswith(place)), "")
-    if parts and isinstance(parts[-1], str) and MISSING in (observed, expected):
+    if parts and isinstance(parts[-1], str) and (observed is MISSING or expected is MISSING):
         reason = "an unexpected field" if expected is MISSING else "a missing field"
     return Finding(path, f"{describe_pair(observed, expected)} ({reason})")
 
@@ -879,8 +870,9 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]
     """
     messages, expected = restored["messages"], original["messages"]
     # 1. The turn in hand, in both: where it begins, its messages, and what stands behind them.
-    (at, turn, behind), (start, expected_turn, expected_behind) = _find_turns(messages, expected)
-    first = at + len(turn if turn or behind else expected_turn)
+    at, first, start = _find_turns(messages, expected)
+    turn, behind = messages[at:first], messages[first:]
+    expected_turn, expected_behind = expected[start : start + 1], expected[start + 1 :]
     # 2. How its calls and the results behind it pair; those that pair are compared all the same.
     unmatched = find_unmatched_results(turn, behind, first)
     size = 1 if any(map(_has_calls, expected_turn)) else 0  # one message of results
@@ -888,51 +880,36 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]
     if unmatched:
         results, expected_results = _keep_paired(results, expected_results)
     # 3. Every part of the record, against the same part of the original.
-    named = [
-        (
-            f"changed {'prefix' if field in ('system', 'tools') else 'field'}: {show(field)}",
-            _pick(restored, field),
-            _pick(original, field),
-        )
-        for field in dict.fromkeys(("system", "tools", *restored, *original))
-        if field != "messages"
-    ]
-    numbered = zip(
-        (
-            "changed prefix: messages",
-            "changed assistant turn",
-            "changed tool result",
-            "changed later messages",
-        ),
-        (0, at, first, first + size),
-        (messages[:at], turn, results, behind[size:]),
-        (expected[:start], expected_turn, expected_results, expected_behind[size:]),
-    )
-    parts = [(label, _number(one, begin), _number(other, begin)) for label, begin, one, other in numbered]
+
+    def field(label: str, name: str) -> tuple[str, str, Any, Any]:
+        return f"{label}: {show(name)}", name, restored.get(name, MISSING), original.get(name, MISSING)
+
+    def part(label: str, begin: int, one: Messages, other: Messages) -> tuple[str, str, Any, Any]:
+        return label, "messages", dict(enumerate(one, begin)), dict(enumerate(other, begin))
+
+    own = [name for name in {**restored, **original} if name not in ("system", "tools", "messages")]
     changes: Changes = {}
     notes: Findings = []
-    for label, observed_part, expected_part in [*named[:2], *parts, *named[2:]]:
+    for label, name, one, other in (
+        field("changed prefix", "system"),
+        field("changed prefix", "tools"),
+        part("changed prefix: messages", 0, messages[:at], expected[:start]),
+        part("changed assistant turn", at, turn, expected_turn),
+        part("changed tool result", first, results, expected_results),
+        part("changed later messages", first + size, behind[size:], expected_behind[size:]),
+        *(field("changed field", name) for name in own),
+    ):
         if label == "changed tool result" and unmatched:
             changes["unmatched tool result"] = unmatched
-        findings = cut(_sift(find_differences(observed_part, expected_part), notes))
+        findings = cut(_sift(explain_differences(one, other, name), notes))
         if findings:
             changes.setdefault(label, []).extend(findings)
     return changes, notes
 
 
-def _pick(record: Json, field: str) -> Json:
-    return {field: record[field]} if field in record else {}
-
-
-def _number(messages: Messages, begin: int) -> Json:
-    """Return messages as a part of a record, under their numbers, which find_differences puts into paths."""
-    return {"messages": dict(enumerate(messages, begin))}
-
-
-def _sift(differences: Iterable[tuple[Path, Any, Any]], notes: Findings) -> Iterator[Finding]:
-    """Yield findings for differences that the API compares; the others are added to the notes."""
-    for path, observed, expected in differences:
-        finding = Finding(render_path(path), describe_pair(observed, expected))
+def _sift(findings: Iterable[Finding], notes: Findings) -> Iterator[Finding]:
+    """Yield the findings on what the API compares; the others are added to the notes."""
+    for finding in findings:
         if not re.match(_OUTSIDE_PREFIX, finding.path):
             yield finding
         elif len(notes) < MOST_FINDINGS:
@@ -946,56 +923,50 @@ def _keep_paired(observed: Messages, expected: Messages) -> tuple[Messages, Mess
     against each other by their calls, other blocks by their order, both numbered as in the first.
     """
     messages = [*observed, *expected]
-    if len(messages) < 2 or not all(_list_blocks(message) for message in messages):
+    if len(messages) < 2 or not all(map(_list_blocks, messages)):
         return (observed, expected) if len(messages) == 2 else ([], [])
     counts = [Counter(map(_render_call_id, _list_blocks(message))) for message in messages]
-    paired = {call for call in counts[0] if counts[0][call] == counts[1][call] == 1}
-    one, other = (_name_blocks(message, paired) for message in messages)
-    places = {name: (one.get(name) or other[name])[0] for name in _join_keys(one, other)}
-    sides = [
-        {**message, "content": {places[name]: block for name, (_, block) in blocks.items()}}
-        for message, blocks in zip(messages, (one, other))
-    ]
+    places: dict[str | int, int] = {}  # of a paired result by its call, of any other block by its number
+    taken: set[int] = set()
+    sides: Messages = []
+    for message in messages:
+        content, others = {}, count()
+        for place, block in enumerate(_list_blocks(message)):
+            is_result, call = block.get("type") == "tool_result", _render_call_id(block)
+            if not is_result or all(calls[call] == 1 for calls in counts):
+                name = call if is_result else next(others)
+                if name not in places:  # what the first has not is put behind it, where its place is taken
+                    places[name] = place + len(taken) if place in taken else place
+                content[places[name]] = message["content"][place]
+        taken = taken or set(places.values())
+        sides.append({**message, "content": content})
     return sides[:1], sides[1:]
-
-
-def _name_blocks(message: Json, paired: set[str]) -> dict[str | int, tuple[int, Any]]:
-    """Return {name: (place, block)}: a paired result is named by its call, other blocks are counted."""
-    named: dict[str | int, tuple[int, Any]] = {}
-    others = 0
-    for place, block in enumerate(_list_blocks(message)):
-        if block.get("type") != "tool_result":
-            named[others], others = (place, message["content"][place]), others + 1
-        elif _render_call_id(block) in paired:
-            named[_render_call_id(block)] = place, block
-    return named
 
 
 def _render_call_id(block: Json) -> str:
     return render_json(block.get("tool_use_id"))  # which may be unhashable
 
 
-def _find_turns(
-    messages: Messages, expected: Messages
-) -> tuple[tuple[int, Messages, Messages], tuple[int, Messages, Messages]]:
-    """Return (where it begins, its messages, what stands behind) of the turn in hand, in both.
+def _find_turns(messages: Messages, expected: Messages) -> tuple[int, int, int]:
+    """Return where the turn in hand begins and where it ends, and which message it is in the original.
 
     It is the last assistant message with a tool_use, else the last assistant message. Where that was
-    changed or is gone, it stands where the prefix ends, if the prefix is whole.
+    changed or is gone, it stands where the prefix ends, if the prefix is whole; it may have come back
+    as several messages, up to the last with a tool_use.
     """
     at, start = _find_turn(messages), _find_turn(expected)
     is_changed = _differ(messages[at : at + 1], expected[start : start + 1])
     if is_changed and not _differ(messages[:start], expected[:start]):
         at = start
-    turn, behind = _split_turn(messages[at:])
-    expected_turn, expected_behind = _split_turn(expected[start:])
-    if not turn and len(behind) == len(expected_turn) + len(expected_behind):  # it came back in another role
-        turn, behind = behind[: len(expected_turn)], behind[len(expected_turn) :]
-    return (at, turn, behind), (start, expected_turn, expected_behind)
+    turn = list(takewhile(_is_assistant, messages[at:]))
+    ends = [end for end, message in enumerate(turn, at + 1) if _has_calls(message)]
+    if not turn and len(messages) - at in (0, len(expected) - start):  # it is gone, or has another role
+        turn = expected[start : start + 1]
+    return at, (ends or [at + len(turn[:1])])[-1], start
 
 
 def _differ(messages: Messages, expected: Messages) -> bool:
-    return any(True for _ in _sift(find_differences(messages, expected, "messages"), []))
+    return any(_sift(explain_differences(messages, expected, "messages"), []))
 
 
 def find_unmatched_results(turn: Messages, behind: Messages, first: int) -> Findings:
@@ -1041,17 +1012,6 @@ def _find_turn(messages: Messages) -> int:
     turns = [index for index, message in enumerate(messages) if _is_assistant(message)]
     with_calls = [index for index in turns if _has_calls(messages[index])]
     return (with_calls or turns or [len(messages)])[-1]
-
-
-def _split_turn(messages: Messages) -> tuple[Messages, Messages]:
-    """Return the turn that begins a list of messages, and what stands behind it.
-
-    A turn is one assistant message, or several up to the last with a tool_use; it may be missing.
-    """
-    size = next((at for at, message in enumerate(messages) if not _is_assistant(message)), len(messages))
-    with_calls = [at for at in range(size) if _has_calls(messages[at])]
-    size = with_calls[-1] + 1 if with_calls else min(size, 1)
-    return messages[:size], messages[size:]
 
 
 def _is_assistant(message: Any) -> bool:
@@ -1204,7 +1164,7 @@ def _find_place_of_refusal(judge: Callable[[Any], Findings], data: bytes) -> str
     try:
         findings = judge(parse_json(data))
     except JsonError as error:
-        return error.place
+        return error.path
     return findings[0].path if findings else ""
 
 
@@ -1545,7 +1505,7 @@ def read_options(
     """
     words: dict[str, str] = {}  # name -> the word that stands for its value, "" for a switch
     option = ""
-    for part in usage.replace("[", " ").replace("]", " ").split():
+    for part in re.findall(r"[^\s\[\]]+", usage):
         if part.isupper():
             words[option or part] = part
         option = part if part.startswith("-") else ""
@@ -1668,7 +1628,7 @@ def _judge(
     try:
         findings = judge(parse_json(read_input(path)), options["--stock"])
     except JsonError as error:  # a text that is no strict JSON is judged too
-        findings = [Finding(error.place, error.reason)]
+        findings = [error]
     verdict = f"rejected: {render_count(findings, 'finding')}" if findings else passed
     if options["--json"]:
         report = {"verdict": verdict.partition(":")[0], "expected": expected}
@@ -1702,7 +1662,7 @@ def _cmd_extract(terminal: Terminal, options: Json) -> int:
         place = "the answer, "
         answer = None if findings else parse_answer(message)
     except JsonError as error:
-        findings = [Finding(place + error.place, error.reason)]
+        findings = [Finding(place + error.path, error.message)]
     if findings:
         for finding in findings:
             terminal.write_err(str(finding))
@@ -1777,18 +1737,18 @@ def _say_changes(terminal: Terminal, as_json: bool, changes: Changes, notes: Fin
     if as_json:
         report = {
             "labels": labels,
-            "findings": [{"label": label, **list_findings([finding])[0]} for label, finding in listed],
+            "findings": [{"label": label, **vars(finding)} for label, finding in listed],
             "notes": list_findings(notes),
             "next_request": advice,
         }
         terminal.write_out(render_json(report, 2))
-        return EXIT_REJECTED if changes else EXIT_DONE
-    terminal.write_out("\n".join(labels), "red" if changes else "green")
-    for label, finding in listed:
-        terminal.write_err(f"{label}, {finding}")
-    for note in notes:
-        terminal.write_err(f"note, not compared by the API: {note}")
-    terminal.write_err(f"the next request: {advice}")
+    else:
+        terminal.write_out("\n".join(labels), "red" if changes else "green")
+        for label, finding in listed:
+            terminal.write_err(f"{label}, {finding}")
+        for note in notes:
+            terminal.write_err(f"note, not compared by the API: {note}")
+        terminal.write_err(f"the next request: {advice}")
     return EXIT_REJECTED if changes else EXIT_DONE
 
 

@@ -318,10 +318,11 @@ def estimate_answer_tokens(rows: Rows) -> int:
 def explain_misfit(plan: Plan) -> str:
     """Return why a reply's token limit cannot hold the right answer, "" if it can. Pure."""
     tokens, limit = estimate_answer_tokens(plan.rows), plan.facts["max_tokens"]
-    need = (
+    if tokens <= limit:
+        return ""
+    return (
         f"{render_count(plan.rows, 'row')}: the answer takes about {tokens:,} tokens, the limit is {limit:,}"
     )
-    return need if tokens > limit else ""
 
 
 def explain_oversize(rows: Rows) -> str:
@@ -345,10 +346,12 @@ def estimate_ceiling(plan: Plan) -> int | None:
     limit = plan.facts["max_tokens"]
     first = len(encode_json(build_tool_request(plan)))
     second = first + limit + len(demo.canonical_json(plan.rows))
-    third = len(demo.render_handoff(demo.build_checkpoint(plan.rows)))
-    sizes = zip(STEPS, (first, second, third))
-    usages = [(step.asks, {"input_tokens": size + 1_000, "output_tokens": limit}) for step, size in sizes]
-    return add_costs([compute_cost(plan.facts[asks], {"usage": usage}) for asks, usage in usages])
+    third = len(demo.render_handoff(demo.build_checkpoint(plan.rows)).encode())
+    costs: list[int | None] = []
+    for step, size in zip(STEPS, (first, second, third)):
+        usage = {"input_tokens": size + 1_000, "output_tokens": limit}
+        costs.append(compute_cost(plan.facts[step.asks], {"usage": usage}))
+    return add_costs(costs)
 
 
 # --- What became of a request ------------------------------------------------
@@ -442,7 +445,7 @@ def _parse_reply(body: bytes) -> tuple[Any, str]:
 
 def _explain_json_error(error: JsonError, text: bytes) -> str:
     """Return why a text is no strict JSON, without the interpreter's words: they differ with its version."""
-    if not error.reason.startswith("no JSON"):
+    if not error.message.startswith("no JSON"):
         return str(error)
     begin = shorten(text[:72].decode("utf-8", "replace"), 24)
     return f"no JSON; it begins with {describe(begin)}" if text else "no JSON; it is empty"
@@ -489,7 +492,7 @@ def carry_out(evidence: Recorder | Inspector, plan: Plan) -> tuple[int, str]:
     try:
         evidence.record(RUN, state, why=why, cost_usd=render_usd(sum_costs(evidence.records)))
     except EvidenceError as error:
-        code = EXIT_UNCLEAR if state == UNCLEAR else EXIT_FAILED
+        code = find_early_code(evidence.records)
         why = why if why == str(error) else f"{why}; and {error}"
     return code, why
 
@@ -713,7 +716,7 @@ class Attempt:
                 _receive(response, self.body)
         except (OSError, http.client.HTTPException, ValueError, _TransportError) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            self.trouble = self.trouble or str(reason) or type(error).__name__
+            self.trouble = self.trouble or explain(reason)
         except BaseException as error:
             self.bug = error
         finally:
@@ -730,9 +733,8 @@ def _build_opener(attempt: Attempt) -> Any:
         def send(self, data: Any) -> None:
             attempt.pass_on(self, super().send, data)
 
-    class TlsConnection(http.client.HTTPSConnection):
-        def send(self, data: Any) -> None:
-            attempt.pass_on(self, super().send, data)
+    class TlsConnection(Connection, http.client.HTTPSConnection):
+        pass
 
     class Handler(urllib.request.AbstractHTTPHandler):
         http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
@@ -775,7 +777,7 @@ def _receive(response: Any, body: bytearray) -> None:
     if len(lengths) > 1 or not all(re.fullmatch("[0-9]{1,15}", length) for length in lengths):
         raise _TransportError(f"the reply's length is not clear: {', '.join(sorted(lengths))}")
     if response.length != 0:  # http.client sets 0 for a status that has no body
-        _receive_bytes(stream, body, int(lengths.pop()) if lengths else None)
+        _receive_bytes(stream, body, int(lengths.pop()) if lengths else float("inf"))
 
 
 def _receive_chunk_size(stream: Any) -> int:
@@ -785,15 +787,15 @@ def _receive_chunk_size(stream: Any) -> int:
     return int(size.group(1), 16)
 
 
-def _receive_bytes(stream: Any, body: bytearray, count: int | None) -> None:
-    """Append `count` bytes, or with None all up to the end of the connection."""
-    while count != 0:
-        piece = stream.read1(65_536 if count is None else min(count, 65_536))
+def _receive_bytes(stream: Any, body: bytearray, count: float) -> None:
+    """Append `count` bytes; if that is infinite, all up to the end of the connection."""
+    while count:
+        piece = stream.read1(int(min(count, 65_536)))
         if not piece:
-            if count is None:
+            if count == float("inf"):
                 return
             raise _TransportError(f"the reply was cut short: {count:,} bytes are missing")
-        count = None if count is None else count - len(piece)
+        count -= len(piece)
         body += piece
         if len(body) > REPLY_LIMIT_BYTES:
             del body[REPLY_LIMIT_BYTES:]
@@ -879,14 +881,21 @@ def _gunzip(data: bytes) -> tuple[bytes, bool]:
 
 # --- The evidence folder and its ledger --------------------------------------
 
-FILES = (
-    *(name for step in STEPS for name in (step.request_file, step.response_file)),
-    "checkpoint.json",
-    "handoff.txt",
-    LEDGER,
-    "result.json",
-    REPORT,
-)
+_JUDGED = "judged again, from the bytes that the records name"
+# The files of a run, and what is shown by one that is, byte for byte, what the run must have written.
+FILES = {
+    TOOL_REQUEST.request_file: "built again, it is what this run must have sent",
+    TOOL_REQUEST.response_file: _JUDGED,
+    TOOL_RESULT.request_file: "built again, it goes on with the session of request 1 and its reply unchanged",
+    TOOL_RESULT.response_file: _JUDGED,
+    HANDOFF.request_file: "built again, it holds the handoff prompt and nothing of the sender's session",
+    HANDOFF.response_file: _JUDGED,
+    "checkpoint.json": "built again from the stock, it is the one that the stock allows",
+    "handoff.txt": "built again from the checkpoint",
+    LEDGER: "each record is the one that this run must have left, and names the digest of the one before",
+    "result.json": "every shortage is what the stock gives, whichever model worked it out",
+    REPORT: "built again, it tells of this run",
+}
 
 
 class Recorder:
@@ -918,21 +927,18 @@ class Recorder:
         temporary = os.path.join(self.folder, f".{name}.part")
         try:
             demo.write_flushed(temporary, data, 0o600)
-            try:
-                os.rename(temporary, os.path.join(self.folder, name))
-            except OSError:
-                demo.discard(temporary)
-                raise
+            os.rename(temporary, os.path.join(self.folder, name))
             demo.flush_folder(self.folder)
         except OSError as error:
+            demo.discard(temporary)
             raise EvidenceError(name, error) from error
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Append one line to the ledger and flush it; a line that fails is taken back."""
         if self._terminal.interrupted and operation_id != RUN and state in (PLANNED, IN_FLIGHT):
             raise RunEnded(EXIT_INTERRUPTED, INTERRUPTED)
-        seconds, nanoseconds = divmod(time.time_ns(), 10**9)
-        now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{nanoseconds // 10**6:03}Z"
+        seconds, milliseconds = divmod(time.time_ns() // 10**6, 1_000)
+        now = f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{milliseconds:03}Z"
         record = {"time": now, "operation_id": operation_id, "state": state, **facts}
         line = self._key.remove_from(encode_json({**record, "prev_sha256": self._prev_sha256}))
         try:
@@ -1103,8 +1109,9 @@ def build_refusal(status: int, kind: str, message: str) -> tuple[int, Json]:
 
 def _has_content(message: Json) -> bool:
     content = message["content"]
-    is_text = isinstance(content, str) and content.strip() != ""
-    return is_text or (bool(content) and all(isinstance(block["type"], str) for block in content))
+    if isinstance(content, str):
+        return bool(content.strip())
+    return bool(content) and all(isinstance(block["type"], str) for block in content)
 
 
 def _is_tool(tool: Json) -> bool:
@@ -1177,23 +1184,6 @@ class RehearsalServer:
 _MOST_CHARACTERS = 4_096  # of a text in the ledger that only the run could know
 
 
-# What is shown by a file that is, byte for byte, what the run must have written.
-_PROOFS = {
-    "1-request.json": "built again, it is what this run must have sent",
-    "1-response.json": "judged again, from the bytes that the records name",
-    "2-request.json": "built again, it goes on with the session of request 1 and its reply unchanged",
-    "2-response.json": "judged again, from the bytes that the records name",
-    "checkpoint.json": "built again from the stock, it is the one that the stock allows",
-    "handoff.txt": "built again from the checkpoint",
-    "3-request.json": "built again, it holds the handoff prompt and nothing of the sender's session",
-    "3-response.json": "judged again, from the bytes that the records name",
-    "result.json": "every shortage is what the stock gives, whichever model worked it out",
-    LEDGER: "each record is the one that this run must have left, and names the digest of the one before",
-    REPORT: "built again, it tells of this run",
-    SUMS: "it holds the digest of every file",
-}
-
-
 def find_plan_fault(facts: Json) -> str:
     """Return why no run begins with these facts, "" if one may. Pure."""
     endpoint = facts["endpoint"]
@@ -1210,20 +1200,23 @@ def find_plan_fault(facts: Json) -> str:
     return ""
 
 
+_BROKEN = (EXIT_REJECTED, "the evidence does not hold", "broken")
+
+
 class Inspector:
     """A run's evidence as it is read again: each call is compared with what the run has left.
 
-    `checks` says what held, `findings` what did not, `notes` what is worth knowing; `exit_code`, `end`
-    and `closed` how the run ended. Only what nobody can work out again is taken from the ledger: times,
-    HTTP statuses, request ids, what broke. Raises UnreadableError for a file that cannot be read.
+    `checks` says what held, `findings` what did not, `notes` what is worth knowing; `exit_code`, `end`,
+    `verdict` and `closed` how the run ended. Only what nobody can work out again is taken from the ledger:
+    times, HTTP statuses, request ids, what broke. Raises UnreadableError for a file that cannot be read.
     """
 
     def __init__(self, folder: str) -> None:
         self.checks: list[str] = []
         self.findings: list[Finding] = []
         self.notes: list[str] = []
-        self.exit_code, self.end, self.closed = EXIT_REJECTED, "the evidence does not hold", False
-        self._word = "broken"
+        self.exit_code, self.end, self.verdict = _BROKEN
+        self.closed = False
         self.plan: Plan | None = None
         self.records: Records = []  # what the ledger must say, as far as the course has come
         self._due = {LEDGER}  # the files that the course has come to
@@ -1238,11 +1231,6 @@ class Inspector:
             self.notes.append(f"{LEDGER}: its last line was cut while it was written, and is left out")
 
     @property
-    def verdict(self) -> str:
-        """The word for the whole run, broken where its evidence does not hold."""
-        return "broken" if self.findings else self._word
-
-    @property
     def default_state(self) -> str:
         """The state of a request without a record."""
         return "unknown" if self.findings else "not planned"
@@ -1251,7 +1239,7 @@ class Inspector:
         """Take a finding, if it is the first one about its place: one fault is told once."""
         if place not in {finding.path for finding in self.findings}:
             self.findings.append(Finding(place, message))
-        self.exit_code, self.end = EXIT_REJECTED, "the evidence does not hold"
+        self.exit_code, self.end, self.verdict = _BROKEN
 
     def go_through(self, rows: Rows | None = None) -> None:
         """Go through the run again, and compare every file and record with what it must have left.
@@ -1271,10 +1259,10 @@ class Inspector:
             self._find(*error.args)
             return
         if not self.findings:
-            self.exit_code, self.end, self._word = code, end, _WORDS[code]
+            self.exit_code, self.end, self.verdict = code, end, _WORDS[code]
             if code == EXIT_INTERRUPTED:  # the run was, this inspection is not
                 self.exit_code = EXIT_FAILED
-            self.checks += [f"{LEDGER}: {_PROOFS[LEDGER]}"] if self.records else []
+            self.checks += [f"{LEDGER}: {FILES[LEDGER]}"] if self.records else []
 
     def _read_plan(self, rows: Rows | None) -> Plan:
         """Return the plan that the ledger's first record tells of."""
@@ -1297,13 +1285,15 @@ class Inspector:
         judged = "it is judged on the stock recorded in it" if rows else "no stock is recorded in it"
         self.notes.append(f"{judged}; name the trusted one with --stock FILE")
         if rows and digest_json(rows) != source_sha256:
-            raise EvidenceBroken("2-request.json", "its stock is not the one that the ledger begins with")
+            raise EvidenceBroken(
+                TOOL_RESULT.request_file, "its stock is not the one that the ledger begins with"
+            )
         return Plan(rows, facts)
 
     def _parse_recorded_rows(self) -> Rows:
         """Return the stock that the sender was told; none if the run did not come to that."""
         try:
-            request = parse_json(self.files["2-request.json"] or b"")
+            request = parse_json(self.files[TOOL_RESULT.request_file] or b"")
             content = request["messages"][-1]["content"][0]["content"]
             return demo.check_stock(parse_json(content)) if isinstance(content, str) else []
         except (JsonError, KeyError, IndexError, TypeError):  # what is wrong with it is found later
@@ -1320,7 +1310,7 @@ class Inspector:
         self._due.add(name)
         stored = self.files[name]
         if stored == data:
-            self.checks.append(f"{name}: {_PROOFS[name]}")
+            self.checks.append(f"{name}: {FILES[name]}")
         elif stored is None:
             self._find(name, "it is missing, though the records tell of it")
         else:
@@ -1372,7 +1362,9 @@ class Inspector:
         requests = list_requests(self.records).values()
         states = {step.response_file: facts["state"] for step, facts in zip(STEPS, requests)}
         due = {*self._due, SUMS} if self.closed else self._due
-        for name in [name for name, data in self.files.items() if data is not None and name not in due]:
+        for name, data in self.files.items():
+            if data is None or name in due:
+                continue
             if states.get(name) in (IN_FLIGHT, UNCLEAR):  # named, perhaps, before the record of it failed
                 self.notes.append(f"{name} is there, but no record vouches for it")
             else:
@@ -1381,19 +1373,18 @@ class Inspector:
     def check_sums(self) -> None:
         """Compare SHA256SUMS, where it is, with the digests of the files."""
         sums = self.files[SUMS]
-        if sums is None and self.closed:
-            self._find(SUMS, "it is missing, though the run was closed")
         if sums is None:
-            return
-        if sums == render_sums({name: self.files[name] for name in FILES}):
-            self.checks.append(f"{SUMS}: {_PROOFS[SUMS]}")
-            return
-        lines = [b"", *sums.splitlines(keepends=True)]
-        changed = [name for name in FILES if render_sums({name: self.files[name]}) not in lines]
-        for name in changed:
-            self._find(name, f"its digest is not what {SUMS} says")
-        if not changed:
-            self._find(SUMS, "it names files that are not there, or not each once and in order")
+            if self.closed:
+                self._find(SUMS, "it is missing, though the run was closed")
+        elif sums == render_sums({name: self.files[name] for name in FILES}):
+            self.checks.append(f"{SUMS}: it holds the digest of every file")
+        else:
+            lines = [b"", *sums.splitlines(keepends=True)]
+            changed = [name for name in FILES if render_sums({name: self.files[name]}) not in lines]
+            for name in changed:
+                self._find(name, f"its digest is not what {SUMS} says")
+            if not changed:
+                self._find(SUMS, "it names files that are not there, or not each once and in order")
 
     def _line(self) -> str:
         return f"{LEDGER} line {len(self.records) + 1}"
@@ -1418,8 +1409,7 @@ class Inspector:
         """Return the facts of a record that only the run could know, each of its kind."""
         facts = {name: record[name] for name in kinds if name in record}
         for name, fact in facts.items():
-            size = len(fact) if isinstance(fact, str) else fact
-            most = _MOST_CHARACTERS if isinstance(fact, str) else _MOST_COUNT
+            size, most = (len(fact), _MOST_CHARACTERS) if isinstance(fact, str) else (fact, _MOST_COUNT)
             if type(fact) is not kinds[name] or not 0 <= size <= most:
                 raise EvidenceBroken(
                     f"{self._line()} {name}", f"observed {describe(fact)}, which no run records"
@@ -1434,8 +1424,7 @@ def _compare_bytes(name: str, observed: bytes, expected: bytes) -> tuple[str, st
     except JsonError:
         findings = []
     if not findings:
-        pairs = enumerate(zip(observed, expected))
-        at = next((at for at, (one, other) in pairs if one != other), min(len(observed), len(expected)))
+        at = demo.find_parting(observed, expected)
         return f"{name} byte {at}", "observed other bytes than the run must have written"
     more = f"; and {len(findings) - 1:,} more" if len(findings) > 1 else ""
     return f"{name} {findings[0].path}", findings[0].message + more
@@ -1507,8 +1496,7 @@ def render_table(records: Records, default: str = "not planned") -> str:
         figures = [facts[name] or "-" for name in ("tokens in/out", "seconds", "dollars")]
         table.append((operation_id, model, facts["state"].replace("_", " "), *figures))
     for end in find_ends(records):
-        each = compute_cost_per_accepted([parse_usd(end["cost_usd"])], int(end["state"] == CONFIRMED))
-        figure = render_usd(each[0] if each else None) if end["state"] == CONFIRMED else "-"
+        figure = end["cost_usd"] if end["state"] == CONFIRMED else "-"  # one answer was accepted, or none
         table.append(("together", "", "", "", "", end["cost_usd"]))
         table.append(("per accepted answer", "", "", "", "", figure))
     return "\n".join("{:20} {:20} {:11} {:>10} {:>5} {:>9}".format(*line).rstrip() for line in table)
@@ -1692,7 +1680,7 @@ def _render_stock(inspector: Inspector) -> str:
     is_read = any(record["operation_id"] == READ_STOCK for record in inspector.records)
     if inspector.plan is None or not is_read or not inspector.plan.rows:
         return ""
-    text, delivered = _parse_answer_rows(inspector.files["3-response.json"] or b"")
+    text, delivered = _parse_answer_rows(inspector.files[HANDOFF.response_file] or b"")
     agreeing, differing = _sort_rows(inspector.plan.rows, delivered)
     size, rows = len(inspector.plan.rows), differing + agreeing
     html = f"<h2>Stock and answer</h2>\n<p>{len(agreeing):,} of {size:,} rows agree.</p>\n"
@@ -1714,10 +1702,10 @@ def _sort_rows(rows: Rows, delivered: list[Any]) -> tuple[list[str], list[str]]:
     missing = {row["sku"]: demo.compute_shortage(row) for row in rows}
     agreeing, differing = [], []
     for answer, right in zip(delivered, demo.list_nearest_rows(delivered, missing)):
-        sku = answer.get("sku") if isinstance(answer, dict) else None
+        fields = answer if isinstance(answer, dict) else {}
+        sku = fields.get("sku")
         name, row = (sku, known.get(sku)) if isinstance(sku, str) else ("no SKU", None)
-        is_pair = isinstance(answer, dict) and answer.keys() == {"sku", "shortage"}
-        shortage = answer["shortage"] if is_pair else answer
+        shortage = fields["shortage"] if fields.keys() == {"sku", "shortage"} else answer
         if not list_differences(answer, right):
             agreeing.append(_render_row("agrees", name, shortage, row))
         elif isinstance(right, dict) and right["sku"] is demo.REPEATED:
@@ -1734,10 +1722,9 @@ def _parse_answer_rows(body: bytes) -> tuple[str, list[Any]]:
     if fault or demo.find_reply_faults(message, HANDOFF.stop_reason):
         return "", []
     try:
-        answer = demo.parse_answer(message)
-    except JsonError:
-        answer = None
-    rows = answer.get("rows") if isinstance(answer, dict) else None
+        rows = demo.parse_answer(message)["rows"]
+    except (JsonError, KeyError, TypeError):  # no JSON, or of another shape
+        rows = None
     return demo.join_text(message), rows if isinstance(rows, list) else []
 
 
@@ -1824,7 +1811,6 @@ def _perform(
     def send(data: bytes) -> Outcome:
         return send_request(plan.facts["endpoint"], key, data, plan.facts["timeout_seconds"], wait)
 
-    terminal.redact = key.remove_from_text
     terminal.holding, terminal.must_be_heard = True, False  # a run ends by its own course alone
     umask = os.umask(0o077)
     try:

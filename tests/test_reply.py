@@ -361,7 +361,7 @@ class AnswerTest(unittest.TestCase):
             with self.subTest(phrase):
                 with self.assertRaises(JsonError) as caught:
                     parse_answer(message(content))
-                self.assertEqual(caught.exception.place, place)
+                self.assertEqual(caught.exception.path, place)
 
 
 class ReplyCasesTest(unittest.TestCase):
@@ -382,7 +382,7 @@ class ReplyCasesTest(unittest.TestCase):
         try:
             reply = parse_json((self.folder / name).read_bytes(), REPLY_DEPTH_LIMIT)
         except JsonError as error:
-            return "body", [Finding(error.place, error.reason)]
+            return "body", [Finding(error.path, error.message)]
         faults = find_message_faults(reply)
         if faults:
             return "message", faults
@@ -395,7 +395,7 @@ class ReplyCasesTest(unittest.TestCase):
         try:
             findings = validate_result(parse_answer(reply), STOCK)
         except JsonError as error:
-            findings = [Finding(error.place, error.reason)]
+            findings = [Finding(error.path, error.message)]
         return ("answer", findings) if findings else ("accepted", [])
 
     def test_cases_every_file_is_listed_and_there_are_all_kinds(self):

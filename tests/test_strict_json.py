@@ -294,8 +294,8 @@ class StrictJsonTest(unittest.TestCase):
         for phrase, (data, place) in table.items():
             with self.subTest(phrase):
                 error = self.refuse(data)
-                self.assertEqual(error.place, place)
-                self.assertEqual(str(error), f"{place}: {error.reason}")
+                self.assertEqual(error.path, place)
+                self.assertEqual(str(error), f"{place}: {error.message}")
 
     def test_parse_json_right_text_is_accepted(self):
         for phrase, (data, value) in ACCEPTED.items():
@@ -327,7 +327,7 @@ class StrictJsonTest(unittest.TestCase):
         for phrase, (data, place, reason) in FAULTS.items():
             with self.subTest(phrase):
                 error = self.refuse(data)
-                self.assertEqual((error.place, error.reason), (place, reason))
+                self.assertEqual((error.path, error.message), (place, reason))
 
     def test_parse_json_refusal_names_its_kind(self):
         self.assertEqual(str(self.refuse(b"{} x")), 'line 1 column 4: no JSON: extra data at "x"')
@@ -343,7 +343,7 @@ class StrictJsonTest(unittest.TestCase):
     def test_parse_json_each_control_character_in_string_is_refused(self):
         for code in range(0x20):
             with self.subTest(code=code):
-                self.assertEqual(self.refuse(b'["a%c"]' % code).place, "line 1 column 4")
+                self.assertEqual(self.refuse(b'["a%c"]' % code).path, "line 1 column 4")
 
     def test_parse_json_only_the_eight_short_escapes_are_accepted(self):
         accepted = set()
@@ -351,7 +351,7 @@ class StrictJsonTest(unittest.TestCase):
             try:
                 accepted.add((chr(code), parse_json(b'"\\%c"' % code)))
             except JsonError as error:
-                self.assertEqual(error.place, "line 1 column 2", chr(code))
+                self.assertEqual(error.path, "line 1 column 2", chr(code))
         self.assertEqual(accepted, set(zip('"\\/bfnrt', '"\\/\b\f\n\r\t')))
 
     def test_parse_json_only_four_characters_are_white_space(self):
@@ -360,7 +360,7 @@ class StrictJsonTest(unittest.TestCase):
             try:
                 self.assertEqual(parse_json(f"[{character}1]".encode()), [1])
             except JsonError as error:
-                self.assertEqual(error.place, "line 1 column 2", ascii(character))
+                self.assertEqual(error.path, "line 1 column 2", ascii(character))
             else:
                 accepted.add(character)
         self.assertEqual(accepted, {"", *" \t\r\n"})
@@ -370,7 +370,7 @@ class StrictJsonTest(unittest.TestCase):
             character = chr(code)
             if character.isdecimal() or character.isdigit():
                 with self.subTest(character=ascii(character)):
-                    self.assertEqual(self.refuse(f"[1{character}]".encode()).place, "line 1 column 3")
+                    self.assertEqual(self.refuse(f"[1{character}]".encode()).path, "line 1 column 3")
 
 
 class DigitsTest(unittest.TestCase):
@@ -392,8 +392,8 @@ class DigitsTest(unittest.TestCase):
                     with self.assertRaises(JsonError) as caught:
                         parse_json(b'{"a":[1,%s9%s]}' % (sign, NINES))
                     error = caught.exception
-                    self.assertEqual(error.place, "a[1]")
-                    self.assertEqual(error.reason, "an integer of more than 4,300 digits")
+                    self.assertEqual(error.path, "a[1]")
+                    self.assertEqual(error.message, "an integer of more than 4,300 digits")
                     with self.assertRaises(JsonError, msg="among many objects"):
                         parse_json(b"[%s%s9%s]" % (b"{}," * 100, sign, NINES))
 
@@ -413,7 +413,7 @@ class DigitsTest(unittest.TestCase):
                 try:
                     value = parse_json(b'{"a":%s}' % NINES)
                 except JsonError as error:
-                    self.assertEqual(error.place, "a")
+                    self.assertEqual(error.path, "a")
                     self.assertIn(limit, (640, 4_299))
                 else:
                     self.assertTrue(value["a"] == NINES_VALUE)
@@ -426,8 +426,8 @@ class DepthTest(unittest.TestCase):
     def check(self, data, place, depth, *arguments):
         with self.assertRaises(JsonError) as caught:
             parse_json(data, *arguments)
-        self.assertEqual(caught.exception.place, place)
-        self.assertEqual(caught.exception.reason, f"nested deeper than {depth} levels")
+        self.assertEqual(caught.exception.path, place)
+        self.assertEqual(caught.exception.message, f"nested deeper than {depth} levels")
 
     def test_parse_json_200_levels_are_accepted(self):
         texts = {
@@ -567,8 +567,8 @@ class SizeTest(unittest.TestCase):
                 with self.assertRaises(JsonError) as caught:
                     parse_json(text.encode())
                 error = caught.exception
-                self.assertEqual(error.place, place)
-                self.assertEqual(error.reason, f'the key the string "{key}" stands there twice')
+                self.assertEqual(error.path, place)
+                self.assertEqual(error.message, f'the key the string "{key}" stands there twice')
 
     def test_parse_json_cut_text_is_refused_in_time_that_grows_with_it_alone(self):
         """Where it grew with the square of the text, these would take hours."""
@@ -602,7 +602,7 @@ class SizeTest(unittest.TestCase):
                 try:
                     parse_json(data, 100)
                 except JsonError as error:
-                    self.assertRegex(error.place, r"^(\[0\]|line 1 column \d+$)")
+                    self.assertRegex(error.path, r"^(\[0\]|line 1 column \d+$)")
                 finally:
                     peak = tracemalloc.get_traced_memory()[1]
                     tracemalloc.stop()

@@ -436,7 +436,11 @@ class RunCommandTest(unittest.TestCase):
                 2,
                 "tool: cannot go on: a\n  why: b\n  next: c\n",
             ),
-            "usage": (UsageError("a", "tool", "b"), 2, "tool: usage: a\n  why: b\n  next: see tool --help\n"),
+            "usage": (
+                UsageError("a", "tool"),
+                2,
+                "tool: usage: a\n  why: what is not understood is never guessed\n  next: see tool --help\n",
+            ),
             "refused": (RefusedError("a", "b", "c"), 3, "tool: refused: a\n  why: b\n  next: c\n"),
             "a file that exists": (
                 ExistsError("a\x1b\nb"),
