@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import unittest
 from unittest import mock
 
@@ -144,6 +145,13 @@ class RefusalTest(unittest.TestCase):
                 self.assertIn(ended.code, (2, 3), ended)
                 self.assertNotIn(KEY[-12:], ended.out + ended.err)
                 self.assertNotIn("0123456789abcdef", ended.out + ended.err)
+
+    def test_key_in_a_folder_of_a_rehearsal_is_not_shown(self):
+        with tempfile.TemporaryDirectory() as folder:
+            ended = handoff("--rehearse", "--out", os.path.join(folder, KEY), key=KEY)
+        self.assertEqual(ended.code, 0, ended)
+        self.assertNotIn(KEY, ended.out + ended.err)
+        self.assertIn(KEY_MARK, ended.err)
 
 
 class RemoveKeyTest(unittest.TestCase):

@@ -115,7 +115,7 @@ class CostPerAcceptedTest(unittest.TestCase):
 
 
 class CeilingTest(unittest.TestCase):
-    def build_plan(self, **changes):
+    def build_plan(self, rows=run_handoff.demo.STOCK, **changes):
         facts = {
             "endpoint": run_handoff.ENDPOINT,
             "sender": SENDER,
@@ -124,12 +124,20 @@ class CeilingTest(unittest.TestCase):
             "timeout_seconds": 180,
             "rehearsal": False,
         }
-        return run_handoff.Plan(run_handoff.demo.STOCK, {**facts, **changes})
+        return run_handoff.Plan(rows, {**facts, **changes})
 
     def test_ceiling_is_above_the_recorded_cost(self):
         ceiling = run_handoff.estimate_ceiling(self.build_plan())
         self.assertGreater(ceiling, 22_008)
         self.assertLess(ceiling, 1_000_000)
+
+    def test_ceiling_counts_bytes_and_not_characters(self):
+        ceilings = []
+        for letter in ("a", "\u8d27"):
+            rows = [{"sku": letter * 20 + str(number), "available": 1, "target": 2} for number in range(100)]
+            ceilings.append(run_handoff.estimate_ceiling(self.build_plan(rows)))
+        # A SKU has 40 bytes more: in request 2 and in the prompt, at 8 and 4 micro-dollars a token.
+        self.assertEqual(ceilings[1] - ceilings[0], 100 * 40 * (8 + 4))
 
     def test_ceiling_grows_with_the_token_limit(self):
         small = run_handoff.estimate_ceiling(self.build_plan(max_tokens=1_000))

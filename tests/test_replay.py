@@ -1208,6 +1208,20 @@ class HiddenChangeTest(unittest.TestCase):
         )
         self.assertEqual(summarise(compare_sessions(original, original)[0]), [unmatched])
 
+    def test_compare_sessions_every_word_that_is_gone_beside_an_unmatched_result_is_found(self):
+        calls = [call("1"), call("2")]
+        for contents in (
+            ([text("stop"), result("1"), result("2")], [result("1")]),
+            ([result("1"), text("stop"), text("go"), result("2")], [result("1"), text("go")]),
+        ):
+            before, after = (
+                {"messages": [user("a"), assistant(*calls), user(*content)]} for content in contents
+            )
+            for restored, original in ((after, before), (before, after)):
+                with self.subTest(restored=restored):
+                    changes, _ = compare_sessions(restored, original)
+                    self.assertIn("stop", " ".join(map(str, changes.get(RESULT, []))))
+
     def test_compare_sessions_message_in_the_place_of_results_is_compared(self):
         original = {"messages": [user("a"), assistant(call("1")), user("x")]}
         restored = changed(put("messages", 2, "content", to="y"), original)
