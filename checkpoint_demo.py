@@ -68,7 +68,7 @@ class HandoffError(Exception):
 
 
 class UsageError(HandoffError):
-    """The command line asks for something that does not exist."""
+    """The command line asks for something that does not exist, or does not say all."""
 
     verdict = "usage"
 
@@ -82,7 +82,7 @@ class UnreadableError(HandoffError):
     verdict = "unreadable"
 
     def __init__(self, path: str, fault: str, next_step: str = "name a file that you can read") -> None:
-        super().__init__(f"{show(path)}: {fault}", "only what was read whole is judged", next_step)
+        super().__init__(f"{show(path)}: {fault}", "only what was read whole is used", next_step)
 
 
 class UnwritableError(HandoffError):
@@ -176,7 +176,7 @@ def explain(error: object) -> str:
 
 
 def render_json(value: Any, indent: int | None = None) -> str:
-    """Return a parsed value as JSON in printable ASCII: compact, or indented by `indent` spaces."""
+    """Return a parsed value as JSON in printable ASCII, in one line or indented by `indent` spaces. Pure."""
     separators = (",", ":") if indent is None else None
     return json.dumps(value, allow_nan=False, indent=indent, separators=separators)
 
@@ -250,11 +250,12 @@ def decode_text(data: bytes) -> str:
 def parse_json(data: bytes | str, depth_limit: int = DEPTH_LIMIT) -> Any:
     """Return the value of a JSON text (RFC 8259), read strictly.
 
-    Bytes must be UTF-8, a leading byte-order mark allowed. Objects become dicts, arrays lists, integers ints
-    (`-0` is 0), other numbers floats (IEEE doubles). A lone surrogate that is written as an escape
-    is kept. Raises JsonError with the place for everything else, and for: a key that an object has
-    twice, NaN and Infinity, a number too large for a double, an integer of more than 4,300 digits,
-    text behind the value, nesting deeper than `depth_limit`, more than 64 MiB. Pure.
+    Bytes must be UTF-8, a leading byte-order mark allowed; a str counts as the bytes it encodes to.
+    Objects become dicts, arrays lists, integers ints (`-0` is 0), other numbers floats (IEEE doubles).
+    A lone surrogate that is written as an escape is kept. Raises JsonError with the place for everything
+    else, and for: a key that an object has twice, NaN and Infinity, a number too large for a double, an
+    integer of more than 4,300 digits, text behind the value, nesting deeper than `depth_limit`, more
+    than 64 MiB. Pure.
     """
     # 1. A bound on the size, and one decision on the encoding.
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
@@ -454,7 +455,7 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def list_differences(observed: Any, expected: Any, *at: str | int) -> Findings:
-    """Return find_differences as findings: the JSON path and both values. Pure."""
+    """Return find_differences as findings, at most 10,000 (see cut): the JSON path and both values. Pure."""
     return cut(explain_differences(observed, expected, *at))
 
 
@@ -586,7 +587,7 @@ _REASONS = {
     "schema_version": "an unknown schema version",
     "task_id": "this is another task",
     "objective": "the objective was changed",
-    "source_sha256": "the digest of the source is not that of the trusted source",
+    "source_sha256": "the digest of the source is not that of the trusted source, which --stock names",
     "completed[0].status": "a read that is not verified proves nothing",
     "completed[0].result_sha256": "the digest of the result is not that of the trusted source",
     "completed[0].result": "the result of the read is not what the trusted source holds",
@@ -1769,7 +1770,8 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
         return EXIT_DONE
     name = arguments[0] if arguments else ""
     if name not in COMMANDS:
-        raise UsageError(f"expected a COMMAND, observed {name!r}", terminal.name)
+        expected = f"expected a COMMAND ({', '.join(COMMANDS)})"
+        raise UsageError(f"{expected}, observed {shorten(repr(name))}", terminal.name)
     options = read_options(terminal.name, find_usage(HELP, name), arguments[1:])
     inputs = [value for name, value in options.items() if name not in ("--out", "-o", "--receiver")]
     if inputs.count("-") > 1:

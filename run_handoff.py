@@ -116,8 +116,8 @@ _ENDS = {
     ),
     "failed": (
         "a run that cannot go on is ended, and nothing is sent again",
-        "mend the cause, where there is one (401, 403: the key; 404: endpoint or model; 429: wait; cut off:"
-        f" --max-tokens), then {_NEW_RUN}",
+        "mend the cause, where there is one (no connection: endpoint, network, proxy; 401, 403: the key;"
+        f" 404: endpoint or model; 429: wait; cut off: --max-tokens), then {_NEW_RUN}",
     ),
     "unclear": (
         "a request that may have been processed may have been billed",
@@ -281,7 +281,7 @@ def build_tool_request(plan: Plan) -> Json:
     }
 
 
-def build_result_request(first: Json, message: Json, rows: Rows) -> Json:
+def build_tool_result_request(first: Json, message: Json, rows: Rows) -> Json:
     """Return the body of request 2: request 1's session, its reply as it came, the tool's result. Pure."""
     turn = {"role": "assistant", "content": message["content"]}
     return {**first, "messages": [*first["messages"], turn, build_tool_result(message, rows)]}
@@ -427,7 +427,7 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
 
 
 def count_items(body: bytes) -> int:
-    """Return how many values a JSON text holds at most, before it is parsed. Pure."""
+    """Return how many brackets and commas a text has: as JSON at least half as many as values. Pure."""
     return sum(map(body.count, (b"{", b"[", b",")))
 
 
@@ -507,7 +507,7 @@ def _go_through(evidence: Recorder | Inspector, plan: Plan) -> str:
     evidence.record(READ_STOCK, PLANNED, tool_call_id=call_id)
     evidence.record(READ_STOCK, CONFIRMED, tool_call_id=call_id, result_sha256=plan.facts["source_sha256"])
     # 3. The same session goes on, or nothing is sent.
-    second = build_result_request(first, reply, plan.rows)
+    second = build_tool_result_request(first, reply, plan.rows)
     changes = find_session_changes(parse_json(encode_json(second)), first, reply["content"], results)
     _end_if(changes, "request 2 does not go on with the session")
     _ask(evidence, plan, TOOL_RESULT, second)
@@ -612,7 +612,7 @@ def read_key(variable: str) -> Key:
     if value:
         what = f"the key in {variable} cannot be used"
         why = "a key is 16 or more printable ASCII characters without spaces"
-    raise RefusedError(what, why, f"set it with: export {variable}=<your key>")
+    raise RefusedError(what, why, f"set it with: export {variable}='<your key>'")
 
 
 def check_endpoint(url: str) -> None:
@@ -1488,7 +1488,7 @@ def list_requests(records: Records, default: str = "not planned") -> dict[str, J
 
 
 def render_table(records: Records, default: str = "not planned") -> str:
-    """Return a run's requests as a table of at most 80 columns, from its records. Pure."""
+    """Return a run's requests as a table, in 80 columns unless a figure is out of the ordinary. Pure."""
     table = [("request", "model", "state", "tokens", "s", "cost")]
     for operation_id, facts in list_requests(records, default).items():
         model = show(facts["model asked"] or "-").rpartition("/")[2]
@@ -1864,7 +1864,8 @@ def _run_live(terminal: Terminal, options: Json) -> int:
         why = "an answer that is cut off is paid and worth nothing; a token is counted as 1.5 bytes"
         raise RefusedError(misfit, why, "raise --max-tokens as far as the model goes, or hand over less")
     most = f"at most {render_usd(ceiling)} dollars"
-    cost = "unknown, a model has no list price" if ceiling is None else most
+    planned = f"{most}: an estimate for planning, no guarantee"
+    cost = "unknown: a model has no list price here" if ceiling is None else planned
     announcement = (
         "up to three paid requests, none of them ever repeated:\n"
         f"  endpoint  {options['--endpoint']}\n"
@@ -1872,7 +1873,7 @@ def _run_live(terminal: Terminal, options: Json) -> int:
         f"  sender    {options['--sender']} (two requests)\n"
         f"  receiver  {options['--receiver']} (one request)\n"
         f"  folder    {show(folder)}\n"
-        f"  cost      {cost}: an estimate for planning, no guarantee"
+        f"  cost      {cost}"
     )
     return _perform(terminal, plan, key, folder, announcement)
 

@@ -101,8 +101,8 @@ WRONG_FINDING = 'rows[1].shortage: observed the string "0", expected the integer
 ACCEPTED = "accepted: 3 rows, total shortage 7\n"
 REPLY = json.dumps(support.ANSWERED)
 
-UNREADABLE = ("only what was read whole is judged", "name a file that you can read")
-UNREADABLE_HANDOFF = ("only what was read whole is judged", "write it with prepare")
+UNREADABLE = ("only what was read whole is used", "name a file that you can read")
+UNREADABLE_HANDOFF = ("only what was read whole is used", "write it with prepare")
 EXISTS = ("what exists is never overwritten", "move it away, or name another place")
 UNWRITABLE = (
     "a file is written whole or not at all, and nothing was left behind",

@@ -161,7 +161,7 @@ class ModelsTest(unittest.TestCase):
         status, called = self.ask(self.first)
         self.assertEqual((status, called["stop_reason"]), (200, "tool_use"))
         self.assertEqual([block["type"] for block in called["content"]], ["thinking", "tool_use"])
-        status, ended = self.ask(run_handoff.build_result_request(self.first, called, self.plan.rows))
+        status, ended = self.ask(run_handoff.build_tool_result_request(self.first, called, self.plan.rows))
         self.assertEqual((status, ended["stop_reason"]), (200, "end_turn"))
 
     def test_receiver_works_the_rows_out_of_the_prompt(self):
@@ -189,7 +189,7 @@ class ModelsTest(unittest.TestCase):
 
     def test_request_that_the_api_would_refuse_is_refused(self):
         _, called = self.ask(self.first)
-        second = run_handoff.build_result_request(self.first, called, self.plan.rows)
+        second = run_handoff.build_tool_result_request(self.first, called, self.plan.rows)
         turn, results = second["messages"][1:]
         user = {"role": "user", "content": "Hello"}
 

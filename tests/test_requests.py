@@ -78,7 +78,7 @@ class ResultRequestTest(unittest.TestCase):
             with self.subTest(name):
                 reply = message(content, "tool_use")
                 sent = json.loads(
-                    run_handoff.encode_json(run_handoff.build_result_request(first, reply, ROWS))
+                    run_handoff.encode_json(run_handoff.build_tool_result_request(first, reply, ROWS))
                 )
                 *earlier, turn, results = sent.pop("messages")
                 kept = {**first}
@@ -95,7 +95,7 @@ class ResultRequestTest(unittest.TestCase):
         for name, content in self.CONTENTS.items():
             with self.subTest(name):
                 reply = message(content, "tool_use")
-                request = reload(run_handoff.build_result_request(first, reply, ROWS))
+                request = reload(run_handoff.build_tool_result_request(first, reply, ROWS))
                 results = give_result(reply)
                 self.assertEqual(run_handoff.find_session_changes(request, first, content, results), [])
 
@@ -142,7 +142,7 @@ class ResultRequestTest(unittest.TestCase):
         reply = message([THINKING, tool_call()], "tool_use")
         for change, label in cases.items():
             with self.subTest(change.__name__):
-                request = copy.deepcopy(run_handoff.build_result_request(first, reply, ROWS))
+                request = copy.deepcopy(run_handoff.build_tool_result_request(first, reply, ROWS))
                 change(request)
                 results = give_result(reply)
                 changes = run_handoff.find_session_changes(reload(request), first, reply["content"], results)

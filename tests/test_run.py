@@ -563,7 +563,7 @@ class WriteAheadTest(RunTestCase):
                 self.assertEqual(self.inspect(f"run-{number}").code, 5)
 
     def test_no_memory_between_requests_keeps_what_was_paid(self):
-        with mock.patch.object(run_handoff, "build_result_request", side_effect=MemoryError):
+        with mock.patch.object(run_handoff, "build_tool_result_request", side_effect=MemoryError):
             ended = self.live(self.serve(*GOOD_RUN))
         self.assertEqual(ended.code, 4, ended)
         self.assertIn("ended by MemoryError with nothing in flight", ended.err)
@@ -589,7 +589,7 @@ class WriteAheadTest(RunTestCase):
         self.assertEqual(sent, [])
 
     def test_second_request_that_does_not_go_on_is_never_sent(self):
-        real = run_handoff.build_result_request
+        real = run_handoff.build_tool_result_request
 
         def build(first, reply, rows):
             request = real(first, reply, rows)
@@ -597,7 +597,7 @@ class WriteAheadTest(RunTestCase):
             return request
 
         server = self.serve(*GOOD_RUN)
-        with mock.patch.object(run_handoff, "build_result_request", build):
+        with mock.patch.object(run_handoff, "build_tool_result_request", build):
             ended = self.live(server)
         self.assertEqual(ended.code, 4, ended)
         self.assertIn("request 2 does not go on with the session", ended.err)

@@ -353,7 +353,7 @@ class LostStreamProcessTest(support.FolderTestCase):
     def test_commands_without_standard_input_are_done_or_refused(self):
         refused = (
             f"{SCRIPT}: unreadable: standard input: it is closed\n"
-            "  why: only what was read whole is judged\n"
+            "  why: only what was read whole is used\n"
             "  next: name a file that you can read\n"
         )
         commands = {
