@@ -113,7 +113,8 @@ REFUSED = {
     "a source digest that was cut": (
         put("source_sha256", to=STOCK_SHA256[:-1]),
         'source_sha256: observed the string "...0dab263a4db4", expected the string "...0dab263a4db44",'
-        " from character 51 on (the digest of the source is not that of the trusted source, which --stock names)",
+        " from character 51 on (the digest of the source is not that of the trusted source,"
+        " which --stock names)",
     ),
     "a result digest that was changed": (
         put(*READ, "result_sha256", to=OTHER_SHA256),
