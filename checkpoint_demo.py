@@ -175,10 +175,12 @@ def explain(error: object) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
+_COMPACT = json.JSONEncoder(allow_nan=False, separators=(",", ":"))  # json.dumps would build one each time
+
+
 def render_json(value: Any, indent: int | None = None) -> str:
     """Return a parsed value as JSON in printable ASCII, in one line or indented by `indent` spaces. Pure."""
-    separators = (",", ":") if indent is None else None
-    return json.dumps(value, allow_nan=False, indent=indent, separators=separators)
+    return _COMPACT.encode(value) if indent is None else json.dumps(value, allow_nan=False, indent=indent)
 
 
 def describe(value: Any) -> str:
@@ -191,7 +193,7 @@ def describe(value: Any) -> str:
 def describe_pair(observed: Any, expected: Any) -> str:
     """Return `observed ..., expected ...`; long strings are shown from where they part."""
     begin = ""
-    if isinstance(observed, str) and isinstance(expected, str):
+    if type(observed) is str and type(expected) is str:
         apart = find_parting(observed, expected)
         if apart >= _SHOWN_CHARACTERS // 2:
             begin = f", from character {apart - 12} on"
