@@ -1508,7 +1508,7 @@ def read_options(
     """
     words: dict[str, str] = {}  # name -> the word that stands for its value, "" for a switch
     option = ""
-    for part in re.findall(r"[^\s\[\]]+", usage):
+    for part in usage.replace("[", " ").replace("]", " ").split():
         if part.isupper():
             words[option or part] = part
         option = part if part.startswith("-") else ""
