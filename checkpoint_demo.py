@@ -23,7 +23,6 @@ import errno
 import json
 import os
 import re
-import signal
 import sys
 from collections import Counter
 from itertools import count, islice, takewhile, zip_longest
@@ -1274,7 +1273,7 @@ def write_flushed(path: str, data: bytes, mode: int = 0o666) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | binary, mode)
     try:
         try:
-            write_all(descriptor, data)
+            write_all(lambda rest: os.write(descriptor, rest), data)
             flush(descriptor)
         finally:
             os.close(descriptor)
@@ -1283,11 +1282,14 @@ def write_flushed(path: str, data: bytes, mode: int = 0o666) -> None:
         raise
 
 
-def write_all(descriptor: int, data: bytes) -> None:
-    """Write every byte to a descriptor; one system call may take only a part. Raises OSError."""
+def write_all(write: Callable[[memoryview], int | None], data: bytes) -> None:
+    """Write every byte by a function that may take only a part of them. Raises OSError if it takes none."""
     rest = memoryview(data)
     while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        taken = write(rest)
+        if not taken:
+            raise OSError("nothing more is taken")
+        rest = rest[taken:]
 
 
 def flush(descriptor: int) -> None:
@@ -1324,8 +1326,8 @@ class Terminal:
 
     Results go to standard output, talk to standard error, both through `redact` and without a
     control character. A stream that is closed, full or a broken pipe is survived; it makes `lost`
-    true, and a command fails by that if it `must_be_heard`. The first Ctrl-C raises
-    KeyboardInterrupt, or with `holding` only makes `interrupted` true; further ones do nothing.
+    true, and a command fails by that if it `must_be_heard`. Ctrl-C raises KeyboardInterrupt, as in
+    any program, but from `hold` on to `release` it only makes `interrupted` true.
     """
 
     def __init__(self, name: str) -> None:
@@ -1333,8 +1335,8 @@ class Terminal:
         self.redact: Callable[[str], str] = str
         self.lost = False
         self.must_be_heard = True
-        self.holding = False
         self.interrupted = False
+        self._is_holding = False
 
     def write_out(self, text: str, colour: str = "") -> None:
         """Write lines to standard output; a colour (red, green, yellow) shows on a terminal only."""
@@ -1355,7 +1357,10 @@ class Terminal:
         data = f"{text}{end}".encode(encoding, "backslashreplace")
         try:
             stream.flush()
-            _write_whole(stream, data, encoding)
+            if hasattr(stream, "buffer"):  # past the text layer, which drops what an unbuffered one leaves
+                write_all(stream.buffer.write, data)
+            else:
+                stream.write(data.decode(encoding))
             stream.flush()
         except (OSError, ValueError):  # full or broken; closed by somebody
             self.lost = True
@@ -1365,23 +1370,27 @@ class Terminal:
         if is_terminal(sys.stderr):
             self._write(sys.stderr, text, end="\r")
 
-    def on_interrupt(self, *_: Any) -> None:
-        """Take a SIGINT: raise KeyboardInterrupt for the first one unless `holding`."""
-        first, self.interrupted = not self.interrupted, True
-        if first and not self.holding:
-            raise KeyboardInterrupt
+    def hold(self) -> None:
+        """Only note Ctrl-C from now on, where that is Python's own to handle, and in the main thread."""
+        import signal  # which most commands do without
 
+        try:
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, self._note_interrupt)
+                self._is_holding = True
+        except ValueError:  # in another thread
+            return
 
-def _write_whole(stream: Any, data: bytes, encoding: str) -> None:
-    """Write all of it to a text stream, which drops without a word what an unbuffered one did not take."""
-    if not hasattr(stream, "buffer"):  # a program's own stream
-        stream.write(data.decode(encoding))
-        return
-    while data:
-        taken = stream.buffer.write(data)
-        if not taken:
-            raise OSError("the stream takes nothing")
-        data = data[taken:]
+    def release(self) -> None:
+        """Let Ctrl-C do again what it did before `hold`."""
+        if self._is_holding:
+            import signal
+
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._is_holding = False
+
+    def _note_interrupt(self, *_: Any) -> None:
+        self.interrupted = True
 
 
 def wants_colour(stream: Any) -> bool:
@@ -1410,48 +1419,35 @@ def open_missing_descriptors() -> None:
 def run_command(name: str, command: Callable[[Terminal], int], ends_process: bool = False) -> int:
     """Return the exit code of a command, whatever way it ends; only a bug shows a traceback.
 
-    With `ends_process` nothing follows but the end of the process, and Ctrl-C does nothing any more.
+    With `ends_process` nothing follows but the end of the process, and what is held stays so.
     """
     terminal = Terminal(name)
-    previous = signal.getsignal(signal.SIGINT)
-    ours = previous is signal.default_int_handler and _set_interrupt_handler(terminal.on_interrupt)
     try:
         try:
             code = command(terminal)
-        finally:
-            terminal.holding = True  # what is still to be said is said
-    except HandoffError as error:
-        terminal.write_err(f"{name}: {error}")
-        code = error.exit_code
+        except HandoffError as error:
+            terminal.write_err(f"{name}: {error}")
+            code = error.exit_code
+        except MemoryError:
+            why = "what was read is too large for this machine"
+            terminal.write_err(f"{name}: {HandoffError('out of memory', why, 'give it less')}")
+            code = EXIT_UNUSABLE
+        except Exception:
+            import traceback
+
+            what = "a bug in this program, please report it"
+            terminal.write_err(f"{name}: {what}\n{traceback.format_exc().rstrip()}")
+            code = EXIT_BUG
     except KeyboardInterrupt:
+        terminal.hold()  # what is still to be said is said
         interrupted = "interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like"
         terminal.write_err(f"{name}: {interrupted}")
         code = EXIT_INTERRUPTED
-    except MemoryError:
-        why = "what was read is too large for this machine"
-        terminal.write_err(f"{name}: {HandoffError('out of memory', why, 'give it less')}")
-        code = EXIT_UNUSABLE
-    except Exception:
-        import traceback
-
-        terminal.write_err(
-            f"{name}: a bug in this program, please report it\n{traceback.format_exc().rstrip()}"
-        )
-        code = EXIT_BUG
     finally:
-        if ours and not ends_process:
-            _set_interrupt_handler(previous)
+        if not ends_process:
+            terminal.release()
     unheard = terminal.lost and terminal.must_be_heard and code in (EXIT_DONE, EXIT_REJECTED)
     return EXIT_UNUSABLE if unheard else code
-
-
-def _set_interrupt_handler(handler: Any) -> bool:
-    """Set what SIGINT does, and return whether that is possible: it is in the main thread only."""
-    try:
-        signal.signal(signal.SIGINT, handler)
-    except ValueError:
-        return False
-    return True
 
 
 # --- Command line ------------------------------------------------------------
@@ -1575,7 +1571,7 @@ def _cmd_prepare(terminal: Terminal, options: Json) -> int:
         os.path.join(folder, "checkpoint.json"): f"{render_json(checkpoint, 2)}\n".encode(),
         os.path.join(folder, "handoff.txt"): render_handoff(checkpoint).encode(),
     }
-    terminal.holding = True  # all of it is there or is taken back, whatever is pressed
+    terminal.hold()  # all of it is there or is taken back, whatever is pressed
     is_made = bool(folder) and _make_folder(folder)
     try:
         return _write_and_say(terminal, files)
@@ -1674,7 +1670,7 @@ def _cmd_extract(terminal: Terminal, options: Json) -> int:
     elif options["-o"] in (None, "-"):
         terminal.write_out(render_json(answer, 2))
     else:
-        terminal.holding = True  # the file is there whole or not at all, whatever is pressed
+        terminal.hold()  # the file is there whole or not at all, whatever is pressed
         _write_and_say(terminal, {options["-o"]: f"{render_json(answer, 2)}\n".encode()})
     return EXIT_REJECTED if findings else EXIT_DONE
 

@@ -943,7 +943,7 @@ class Recorder:
         line = self._key.remove_from(encode_json({**record, "prev_sha256": self._prev_sha256}))
         try:
             try:
-                demo.write_all(self._ledger, line + b"\n")
+                demo.write_all(lambda rest: os.write(self._ledger, rest), line + b"\n")
                 demo.flush(self._ledger)
             except OSError:
                 os.ftruncate(self._ledger, self._size_bytes)
@@ -1811,7 +1811,8 @@ def _perform(
     def send(data: bytes) -> Outcome:
         return send_request(plan.facts["endpoint"], key, data, plan.facts["timeout_seconds"], wait)
 
-    terminal.holding, terminal.must_be_heard = True, False  # a run ends by its own course alone
+    terminal.hold()  # a run ends by its own course alone
+    terminal.must_be_heard = False
     umask = os.umask(0o077)
     try:
         recorder = Recorder(folder, key, send, terminal)
@@ -1833,7 +1834,6 @@ def _perform(
         terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {show(shlex.quote(folder))}")
     if code != EXIT_DONE:
         raise RunError(code, folder, verdict)
-    terminal.holding = False
     return code
 
 

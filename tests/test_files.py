@@ -167,7 +167,7 @@ class ReadInputTest(support.FolderTestCase):
         def write():
             with open(path, "wb", buffering=0) as fifo:
                 for piece in pieces:
-                    write_all(fifo.fileno(), piece)
+                    write_all(fifo.write, piece)
 
         writer = threading.Thread(target=write, daemon=True)
         writer.start()

@@ -513,7 +513,7 @@ class RunCommandTest(unittest.TestCase):
 
     # --- Ctrl-C ---
 
-    def test_first_interrupt_ends_the_command_and_further_ones_change_nothing(self):
+    def test_interrupt_ends_the_command(self):
         steps = []
 
         def command(terminal):
@@ -521,9 +521,7 @@ class RunCommandTest(unittest.TestCase):
                 signal.raise_signal(signal.SIGINT)
                 steps.append("went on")
             finally:
-                signal.raise_signal(signal.SIGINT)
                 steps.append("cleaned up")
-                signal.raise_signal(signal.SIGINT)
             return 0
 
         ended = self.run_it(command)
@@ -533,7 +531,7 @@ class RunCommandTest(unittest.TestCase):
         steps = []
 
         def command(terminal):
-            terminal.holding = True
+            terminal.hold()
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
             steps.append(terminal.interrupted)
@@ -568,25 +566,31 @@ class RunCommandTest(unittest.TestCase):
         seen = []
 
         def look(terminal):
-            seen.append(signal.getsignal(signal.SIGINT) == terminal.on_interrupt)
+            terminal.hold()
+            seen.append(signal.getsignal(signal.SIGINT) == terminal._note_interrupt)
+            terminal.release()
+            seen.append(signal.getsignal(signal.SIGINT) == signal.default_int_handler)
+            terminal.hold()
             return 0
 
         for command in (look, self.end_with(KeyboardInterrupt()), self.end_with(ValueError("odd"))):
             with self.subTest(command):
                 self.run_it(command)
                 self.assertIs(signal.getsignal(signal.SIGINT), signal.default_int_handler)
-        self.assertEqual(seen, [True])
+        self.assertEqual(seen, [True, True])
 
     def test_run_command_outside_the_main_thread_is_done(self):
         codes = []
-        thread = threading.Thread(target=lambda: codes.append(run_command("tool", lambda _: 1)))
+        thread = threading.Thread(
+            target=lambda: codes.append(run_command("tool", lambda terminal: terminal.hold() or 1))
+        )
         thread.start()
         thread.join(10)
         self.assertEqual(codes, [1])
 
     def test_signal_handler_that_python_does_not_know_is_left_alone(self):
         with mock.patch("signal.getsignal", return_value=None):
-            ended = self.run_it(lambda _: 0)
+            ended = self.run_it(lambda terminal: terminal.hold() or 0)
         self.assertEqual((ended.code, ended.err), (0, ""))
 
     def test_signal_handler_of_somebody_else_is_left_alone(self):
@@ -600,7 +604,8 @@ class RunCommandTest(unittest.TestCase):
             calls.clear()
             signal.signal(signal.SIGINT, handler)
 
-            def command(_):
+            def command(terminal):
+                terminal.hold()
                 signal.raise_signal(signal.SIGINT)
                 return 0
 
