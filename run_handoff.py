@@ -24,6 +24,7 @@ import re
 import stat
 import sys
 import time
+from functools import cached_property
 
 import checkpoint_demo as demo
 from checkpoint_demo import (
@@ -569,8 +570,6 @@ def _end_if(findings: list[Finding], about: str, code: int = EXIT_FAILED) -> Non
 # --- Transport: one request, one connection, one time limit -------------------
 
 KEY_MARK = "[key removed]"
-_KEY = "[!-~]{16,}"
-_VARIABLE = "[A-Za-z_][A-Za-z0-9_]{0,99}"  # the name of one
 _LOOPBACK = r"localhost|::1|127(\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}"
 
 
@@ -579,9 +578,12 @@ class Key:
 
     def __init__(self, value: str) -> None:
         self.value = value
+
+    @cached_property  # to compile it takes milliseconds, and most data needs no pattern
+    def _pattern(self) -> re.Pattern[bytes]:
         # In JSON any character may be written as an escape, and JSON may stand inside JSON once more.
         pattern, behind_run = "", False
-        for piece in re.findall(r"\\+|.", value):
+        for piece in re.findall(r"\\+|.", self.value):
             escaped, size = f"u00(?i:{ord(piece[0]):02x})", len(piece)
             if piece[0] == "\\":  # a run of them is doubled as a whole, with those of what follows
                 pattern += rf"(?:\\|{escaped}){{{size},{9 * size + 8}}}"
@@ -590,7 +592,7 @@ class Key:
             else:
                 pattern += rf"(?:\\{{0,8}}{re.escape(piece)}|\\{{1,8}}{escaped})"
             behind_run = piece[0] == "\\"
-        self._pattern = re.compile(pattern.encode())
+        return re.compile(pattern.encode())
 
     def remove_from(self, data: bytes) -> bytes:
         """Return the bytes with KEY_MARK wherever the key stood, plain or JSON-escaped."""
@@ -603,10 +605,15 @@ class Key:
         return self.remove_from(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
 
+def is_key(value: str) -> bool:
+    """Return whether a key can be this: 16 or more printable ASCII characters without spaces. Pure."""
+    return len(value) >= 16 and value.isascii() and value.isprintable() and " " not in value
+
+
 def read_key(variable: str) -> Key:
     """Return the key that an environment variable holds. Raises RefusedError, which never shows it."""
     value = os.environ.get(variable, "")
-    if re.fullmatch(_KEY, value):
+    if is_key(value):
         return Key(value)
     what, why = f"no key in {variable}", "the environment variable is not set, or empty"
     if value:
@@ -1881,8 +1888,8 @@ def _run_live(terminal: Terminal, options: Json) -> int:
 def _redact(terminal: Terminal, arguments: list[str]) -> None:
     """Keep the keys in all variables that may be meant by arguments out of every message from now on."""
     names = {KEY_ENVIRONMENT, *arguments, *(argument.rpartition("=")[2] for argument in arguments)}
-    values = [os.environ.get(name, "") for name in names if re.fullmatch(_VARIABLE, name)]
-    keys = [Key(value) for value in values if re.fullmatch(_KEY, value)]
+    values = [os.environ.get(name, "") for name in names if name.isidentifier()]
+    keys = [Key(value) for value in values if is_key(value)]
 
     def redact(text: str) -> str:
         for key in keys:
@@ -2031,7 +2038,10 @@ _VALUES = {
     **demo.VALUES,
     "SECONDS": ("[1-9][0-9]{0,4}", f"a whole number from 1 to {MOST_SECONDS}"),
     # A long name without an underscore may be a key, in the wrong place.
-    "NAME": ("(?=.{1,15}$|.*_)" + _VARIABLE, "the name of an environment variable, not its value"),
+    "NAME": (
+        "(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}",
+        "the name of an environment variable, not its value",
+    ),
     "PAGE": ("(?s)(?!-$).+", "the name of a new file"),
 }
 _DEFAULTS = {
