@@ -20,6 +20,7 @@ read or written; 3 refused, nothing changed; 70 a bug in this program; 130 inter
 from __future__ import annotations
 
 import errno
+import io
 import json
 import os
 import re
@@ -504,7 +505,6 @@ def parse_stock(data: bytes) -> Rows:
 def _parse_csv(text: str) -> Iterator[tuple[str, Json]]:
     """Yield (line, row) with quantities as integers where they are plain digits, else as they stand."""
     import csv
-    import io
 
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     begin = 1  # a quoted field may go over several lines; the first of them is named
@@ -1356,12 +1356,12 @@ class Terminal:
             text = f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
         data = f"{text}{end}".encode(encoding, "backslashreplace")
         try:
-            stream.flush()
-            if hasattr(stream, "buffer"):  # past the text layer, which drops what an unbuffered one leaves
-                write_all(stream.buffer.write, data)
+            if isinstance(getattr(stream, "buffer", None), io.RawIOBase):  # python -u
+                stream.flush()
+                write_all(stream.buffer.write, data)  # the text layer drops what that does not take at once
             else:
                 stream.write(data.decode(encoding))
-            stream.flush()
+                stream.flush()
         except (OSError, ValueError):  # full or broken; closed by somebody
             self.lost = True
 
