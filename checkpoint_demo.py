@@ -922,7 +922,7 @@ def _keep_paired(observed: Messages, expected: Messages) -> tuple[Messages, Mess
     """Return two messages without the tool results that do not stand once in both of them.
 
     The arguments hold one message each, or none. Contents become {place: block}: results are held
-    against each other by their calls, other blocks by their order, both numbered as in the first.
+    against each other by their calls, other blocks by their order; the numbers are those of the first.
     """
     messages = [*observed, *expected]
     if len(messages) < 2 or not all(map(_list_blocks, messages)):
@@ -930,6 +930,7 @@ def _keep_paired(observed: Messages, expected: Messages) -> tuple[Messages, Mess
     counts = [Counter(map(_render_call_id, _list_blocks(message))) for message in messages]
     places: dict[str | int, int] = {}  # of a paired result by its call, of any other block by its number
     taken: set[int] = set()
+    behind = count(max(len(_list_blocks(message)) for message in messages))
     sides: Messages = []
     for message in messages:
         content, others = {}, count()
@@ -937,10 +938,10 @@ def _keep_paired(observed: Messages, expected: Messages) -> tuple[Messages, Mess
             is_result, call = block.get("type") == "tool_result", _render_call_id(block)
             if not is_result or all(calls[call] == 1 for calls in counts):
                 name = call if is_result else next(others)
-                if name not in places:  # what the first has not is put behind it, where its place is taken
-                    places[name] = place + len(taken) if place in taken else place
+                if name not in places:  # what the first has not may find its place taken
+                    places[name] = next(behind) if place in taken else place
+                    taken.add(places[name])
                 content[places[name]] = message["content"][place]
-        taken = taken or set(places.values())
         sides.append({**message, "content": content})
     return sides[:1], sides[1:]
 
@@ -1356,7 +1357,7 @@ class Terminal:
             text = f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
         data = f"{text}{end}".encode(encoding, "backslashreplace")
         try:
-            if isinstance(getattr(stream, "buffer", None), io.RawIOBase):  # python -u
+            if isinstance(stream, io.TextIOWrapper) and isinstance(stream.buffer, io.RawIOBase):  # python -u
                 stream.flush()
                 write_all(stream.buffer.write, data)  # the text layer drops what that does not take at once
             else:
@@ -1372,14 +1373,18 @@ class Terminal:
 
     def hold(self) -> None:
         """Only note Ctrl-C from now on, where that is Python's own to handle, and in the main thread."""
-        import signal  # which most commands do without
+        while not self._is_holding:
+            try:
+                import signal  # which most commands do without
 
-        try:
-            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                signal.signal(signal.SIGINT, self._note_interrupt)
-                self._is_holding = True
-        except ValueError:  # in another thread
-            return
+                if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                    signal.signal(signal.SIGINT, self._note_interrupt)
+                    self._is_holding = True
+                return
+            except KeyboardInterrupt:  # once more, while this was under way
+                self.interrupted = True
+            except ValueError:  # in another thread
+                return
 
     def release(self) -> None:
         """Let Ctrl-C do again what it did before `hold`."""
@@ -1438,16 +1443,16 @@ def run_command(name: str, command: Callable[[Terminal], int], ends_process: boo
             what = "a bug in this program, please report it"
             terminal.write_err(f"{name}: {what}\n{traceback.format_exc().rstrip()}")
             code = EXIT_BUG
+        unheard = terminal.lost and terminal.must_be_heard and code in (EXIT_DONE, EXIT_REJECTED)
+        return EXIT_UNUSABLE if unheard else code
     except KeyboardInterrupt:
         terminal.hold()  # what is still to be said is said
         interrupted = "interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like"
         terminal.write_err(f"{name}: {interrupted}")
-        code = EXIT_INTERRUPTED
+        return EXIT_INTERRUPTED
     finally:
         if not ends_process:
             terminal.release()
-    unheard = terminal.lost and terminal.must_be_heard and code in (EXIT_DONE, EXIT_REJECTED)
-    return EXIT_UNUSABLE if unheard else code
 
 
 # --- Command line ------------------------------------------------------------
@@ -1575,7 +1580,7 @@ def _cmd_prepare(terminal: Terminal, options: Json) -> int:
     is_made = bool(folder) and _make_folder(folder)
     try:
         return _write_and_say(terminal, files)
-    except HandoffError:
+    except BaseException:
         if is_made:
             discard(folder)  # unless somebody else has put something there
         raise
@@ -1779,7 +1784,10 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return its exit code; `argv` is what follows the program's name."""
+    """Run one command and return its exit code; `argv` is what follows the program's name.
+
+    Without `argv` it is this process's own, which is taken to end with the command.
+    """
     arguments = sys.argv[1:] if argv is None else argv
     return run_command("checkpoint_demo.py", lambda terminal: _run(terminal, arguments), argv is None)
 

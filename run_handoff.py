@@ -350,8 +350,8 @@ def estimate_ceiling(plan: Plan) -> int | None:
     third = len(demo.render_handoff(demo.build_checkpoint(plan.rows)).encode())
     costs: list[int | None] = []
     for step, size in zip(STEPS, (first, second, third)):
-        usage = {"input_tokens": size + 1_000, "output_tokens": limit}
-        costs.append(compute_cost(plan.facts[step.asks], {"usage": usage}))
+        price = PRICES_MICRO_USD.get(plan.facts[step.asks])
+        costs.append(None if price is None else (size + 1_000) * price[0] + limit * price[1])
     return add_costs(costs)
 
 
@@ -782,7 +782,7 @@ def _receive(response: Any, body: bytearray) -> None:
         for length in line.split(",")
     }
     if len(lengths) > 1 or not all(re.fullmatch("[0-9]{1,15}", length) for length in lengths):
-        raise _TransportError(f"the reply's length is not clear: {', '.join(sorted(lengths))}")
+        raise _TransportError("the reply's length is not clear")
     if response.length != 0:  # http.client sets 0 for a status that has no body
         _receive_bytes(stream, body, int(lengths.pop()) if lengths else float("inf"))
 
@@ -1889,7 +1889,7 @@ def _redact(terminal: Terminal, arguments: list[str]) -> None:
     """Keep the keys in all variables that may be meant by arguments out of every message from now on."""
     names = {KEY_ENVIRONMENT, *arguments, *(argument.rpartition("=")[2] for argument in arguments)}
     values = [os.environ.get(name, "") for name in names if name.isidentifier()]
-    keys = [Key(value) for value in values if is_key(value)]
+    keys = [Key(value) for value in sorted(values, key=len, reverse=True) if is_key(value)]
 
     def redact(text: str) -> str:
         for key in keys:
@@ -1897,6 +1897,10 @@ def _redact(terminal: Terminal, arguments: list[str]) -> None:
         return text
 
     terminal.redact = redact
+
+
+_KEY_REFUSED = "this key cannot be used"
+_KEY_ADVICE = "leave it out of the options, or use another key"
 
 
 def _check_own_words(key: Key, plan: Plan, folder: str) -> None:
@@ -1909,7 +1913,7 @@ def _check_own_words(key: Key, plan: Plan, folder: str) -> None:
     )
     if key.remove_from_text(own) != own:
         why = "it stands in another option, or in words of the evidence, and would be taken out of both"
-        raise RefusedError("this key cannot be used", why, "leave it out of the options, or use another key")
+        raise RefusedError(_KEY_REFUSED, why, _KEY_ADVICE)
 
 
 def _run_rehearsal(terminal: Terminal, options: Json, temporary: str = "") -> int:
@@ -1966,7 +1970,7 @@ def _run_inspection(terminal: Terminal, options: Json) -> int:
     inspector = inspect_run(options["--inspect"], options["--stock"])
     if page:
         report = render_report(inspector, _lead_to(options["--inspect"], page), inspector.notes)
-        demo.write_new_files({page: report.encode()})
+        demo.write_new_files({page: terminal.redact(report).encode()})
         terminal.write_err(f"wrote {show(page)}")
     if options["--json"]:
         terminal.write_out(render_json(_list_inspection(inspector), 2))
@@ -2037,9 +2041,9 @@ def _name_folder(folder: str) -> str:
 _VALUES = {
     **demo.VALUES,
     "SECONDS": ("[1-9][0-9]{0,4}", f"a whole number from 1 to {MOST_SECONDS}"),
-    # A long name without an underscore may be a key, in the wrong place.
+    # A long name without an underscore, or one that begins like a key, may be one in the wrong place.
     "NAME": (
-        "(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}",
+        "(?!sk_)(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}",
         "the name of an environment variable, not its value",
     ),
     "PAGE": ("(?s)(?!-$).+", "the name of a new file"),
@@ -2071,13 +2075,16 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
         raise UsageError(f"{' and '.join(modes)} exclude each other", terminal.name)
     given = demo.read_options(terminal.name, demo.find_usage(HELP, modes[0]), arguments, _VALUES)
     options: Json = {name: value or _DEFAULTS.get(name) for name, value in given.items()}
+    told = "\n".join(value for value in options.values() if isinstance(value, str))
+    if terminal.redact(told) != told:
+        raise RefusedError(_KEY_REFUSED, "it stands in an option, and would be stored or shown", _KEY_ADVICE)
     if options["--stock"]:
         options["--stock"] = demo.read_stock(options["--stock"])
     return _MODES[modes[0]](terminal, options)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one mode and return its exit code; `argv` is what follows the program's name."""
+    """Run one mode and return its exit code; `argv` is as for checkpoint_demo.main."""
     arguments = sys.argv[1:] if argv is None else argv
     return demo.run_command("run_handoff.py", lambda terminal: _run(terminal, arguments), argv is None)
 

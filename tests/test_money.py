@@ -139,6 +139,10 @@ class CeilingTest(unittest.TestCase):
         # A SKU has 40 bytes more: in request 2 and in the prompt, at 8 and 4 micro-dollars a token.
         self.assertEqual(ceilings[1] - ceilings[0], 100 * 40 * (8 + 4))
 
+    def test_ceiling_of_the_largest_token_limit_is_known(self):
+        ceiling = run_handoff.estimate_ceiling(self.build_plan(max_tokens=999_999_999))
+        self.assertGreater(ceiling, 2 * 999_999_999 * 40)
+
     def test_ceiling_grows_with_the_token_limit(self):
         small = run_handoff.estimate_ceiling(self.build_plan(max_tokens=1_000))
         large = run_handoff.estimate_ceiling(self.build_plan(max_tokens=2_000))

@@ -1213,6 +1213,10 @@ class HiddenChangeTest(unittest.TestCase):
         for contents in (
             ([text("stop"), result("1"), result("2")], [result("1")]),
             ([result("1"), text("stop"), text("go"), result("2")], [result("1"), text("go")]),
+            ([result("1"), text("stop"), text("go")], [result("9"), result("1")]),
+            ([result("1"), text("go"), text("stop")], [result("9"), result("1")]),
+            ([text("stop"), result("1"), result("2")], [result("1"), result("9"), result("2")]),
+            ([result("2"), text("stop"), result("1")], [result("8"), result("1"), result("9"), result("2")]),
         ):
             before, after = (
                 {"messages": [user("a"), assistant(*calls), user(*content)]} for content in contents

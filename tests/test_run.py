@@ -296,7 +296,7 @@ class RefusalTest(RunTestCase):
             "empty endpoint": (["--live", "--endpoint", ""], {}, 2, "--endpoint"),
             "empty variable": (["--live", "--key-env", ""], {}, 2, "--key-env"),
             "a password in the endpoint": (
-                ["--live", "--endpoint", f"https://u:{KEY}@api.example/"],
+                ["--live", "--endpoint", "https://u:hunter2@api.example/"],
                 {},
                 3,
                 "endpoint",
@@ -401,6 +401,15 @@ class KeyTest(RunTestCase):
                 outcome = self.ledger(out)[3]
                 self.assertTrue(outcome["key_removed"])
                 self.assertEqual(self.inspect(out).code, 4)
+
+    def test_key_with_a_comma_in_a_header_is_not_kept_in_pieces(self):
+        key = "sk-one-piece,and-another-piece"
+        reply = respond(CALLED, content_length=key, content_encoding=key)
+        ended = self.live(self.serve(reply), key=key)
+        self.assertEqual(ended.code, 5, ended)
+        told = (ended.out + ended.err).encode() + b"".join(self.files().values())
+        for piece in (b"one-piece", b"another-piece"):
+            self.assertNotIn(piece, told)
 
     def test_key_in_an_extra_field_does_not_end_the_run(self):
         ended = self.live(self.serve(respond({**CALLED, "echo": KEY}), *GOOD_RUN[1:]))

@@ -239,6 +239,29 @@ class LostStreamTest(unittest.TestCase):
                 self.assertEqual(raw.taken, "accepted: \u00e4\n".encode()[:most])
                 self.assertEqual(terminal.lost, lost)
 
+    def test_a_stream_of_somebody_else_is_written_to_itself(self):
+        class Tee:
+            """A stream that keeps what is written, and forwards everything else to the real one."""
+
+            def __init__(self):
+                self.kept = []
+
+            def write(self, text):
+                self.kept.append(text)
+
+            def __getattr__(self, name):
+                return getattr(sys.__stdout__, name)
+
+        tee, terminal = Tee(), Terminal("tool")
+        with mock.patch.object(sys, "stdout", tee):
+            terminal.write_out("accepted")
+        self.assertEqual((tee.kept, terminal.lost), (["accepted\n"], False))
+        lines = io.BytesIO()
+        with mock.patch.object(sys, "stdout", io.TextIOWrapper(lines, "utf-8-sig", newline="\r\n")):
+            terminal.write_out("one")
+            terminal.write_out("two")
+            self.assertEqual(lines.getvalue(), b"\xef\xbb\xbfone\r\ntwo\r\n")
+
     def test_a_lost_stream_leaks_no_descriptor(self):
         free = find_free_descriptor()
         for _ in range(3):
@@ -527,6 +550,22 @@ class RunCommandTest(unittest.TestCase):
         ended = self.run_it(command)
         self.assertEqual((ended.code, ended.err, steps), (130, INTERRUPTED, ["cleaned up"]))
 
+    def test_interrupt_while_holding_begins_is_taken_for_the_first(self):
+        real = signal.getsignal
+
+        def press(number):
+            if not pressed:
+                pressed.append(number)
+                signal.raise_signal(signal.SIGINT)
+            return real(number)
+
+        for command in (self.end_with(KeyboardInterrupt()), lambda terminal: terminal.hold() or 0):
+            pressed = []
+            with self.subTest(command), mock.patch("signal.getsignal", press):
+                ended = self.run_it(command)
+                self.assertEqual(pressed, [signal.SIGINT])
+                self.assertIn((ended.code, ended.err), [(130, INTERRUPTED), (0, "")])
+
     def test_interrupt_while_holding_is_only_noted(self):
         steps = []
 
@@ -613,6 +652,13 @@ class RunCommandTest(unittest.TestCase):
                 self.assertEqual(self.run_it(command).code, 0)
                 self.assertEqual(calls, expected)
                 self.assertEqual(signal.getsignal(signal.SIGINT), handler)
+
+
+class OwnHandlerTest(support.FolderTestCase):
+    def test_prepare_that_a_handler_of_the_program_ends_takes_back_its_folder(self):
+        with mock.patch("checkpoint_demo.flush", side_effect=KeyboardInterrupt):
+            ended = support.checkpoint("prepare", "--out", self.path("new"))
+        self.assertEqual((ended.code, self.names()), (130, []))
 
 
 class InterruptedPrepareTest(support.FolderTestCase):
