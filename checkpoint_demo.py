@@ -24,6 +24,7 @@ import io
 import json
 import os
 import re
+import signal
 import sys
 from collections import Counter
 from itertools import count, islice, takewhile, zip_longest
@@ -1375,8 +1376,6 @@ class Terminal:
         """Only note Ctrl-C from now on, where that is Python's own to handle, and in the main thread."""
         while not self._is_holding:
             try:
-                import signal  # which most commands do without
-
                 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                     signal.signal(signal.SIGINT, self._note_interrupt)
                     self._is_holding = True
@@ -1389,8 +1388,6 @@ class Terminal:
     def release(self) -> None:
         """Let Ctrl-C do again what it did before `hold`."""
         if self._is_holding:
-            import signal
-
             signal.signal(signal.SIGINT, signal.default_int_handler)
             self._is_holding = False
 
