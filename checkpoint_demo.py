@@ -1231,7 +1231,7 @@ def write_new_files(files: dict[str, bytes]) -> None:
     path, mine = "", []
     try:
         for path, data in files.items():
-            temporary = os.path.join(_get_folder(path), f".{os.urandom(8).hex()}.part")
+            temporary = os.path.join(_find_folder(path), f".{os.urandom(8).hex()}.part")
             write_flushed(temporary, data)
             mine.append(temporary)
             try:
@@ -1242,7 +1242,7 @@ def write_new_files(files: dict[str, bytes]) -> None:
                 write_flushed(path, data)
             mine.append(path)
             os.unlink(temporary)
-        for path in set(map(_get_folder, files)):
+        for path in set(map(_find_folder, files)):
             flush_folder(path)
     except BaseException as error:
         discard(*mine)
@@ -1253,7 +1253,7 @@ def write_new_files(files: dict[str, bytes]) -> None:
         raise
 
 
-def _get_folder(path: str) -> str:
+def _find_folder(path: str) -> str:
     return os.path.dirname(path) or "."
 
 
@@ -1504,14 +1504,7 @@ def read_options(
     stands in no bracket, an option with a value behind it or joined by `=`, and a switch, which becomes
     True. (argparse would do it too, but to import and to fill it takes a sixth of a start.)
     """
-    words: dict[str, str] = {}  # name -> the word that stands for its value, "" for a switch
-    option = ""
-    for part in usage.replace("[", " ").replace("]", " ").split():
-        if part.isupper():
-            words[option or part] = part
-        option = part if part.startswith("-") else ""
-        if option:
-            words[option] = ""
+    words = _parse_words(usage)
     options: Json = dict.fromkeys(words)
     places = [name for name in words if not name.startswith("-")]
     waiting, is_literal = arguments[::-1], False
@@ -1539,9 +1532,23 @@ def read_options(
     return options
 
 
+def _parse_words(usage: str) -> dict[str, str]:
+    """Return {name: the word that stands for its value}; a switch has "", a place stands for itself."""
+    words: dict[str, str] = {}
+    option = ""
+    for part in usage.replace("[", " ").replace("]", " ").split():
+        if part.isupper():
+            words[option or part] = part
+        option = part if part.startswith("-") else ""
+        if option:
+            words[option] = ""
+    return words
+
+
 def asks_for_help(arguments: list[str]) -> bool:
     """Return whether --help or -h is among arguments, in front of a double dash. Pure."""
-    return not {"-h", "--help"}.isdisjoint(arguments[: [*arguments, "--"].index("--")])
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "-h" in options or "--help" in options
 
 
 def _is_value(argument: str) -> bool:

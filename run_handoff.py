@@ -428,7 +428,7 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
 
 
 def count_items(body: bytes) -> int:
-    """Return how many brackets and commas a text has: as JSON at least half as many as values. Pure."""
+    """Return how many brackets and commas a text has: before it is parsed, a measure of its values. Pure."""
     return sum(map(body.count, (b"{", b"[", b",")))
 
 
@@ -1503,7 +1503,8 @@ def render_table(records: Records, default: str = "not planned") -> str:
         figures = [facts[name] or "-" for name in ("tokens in/out", "seconds", "dollars")]
         table.append((operation_id, model, facts["state"].replace("_", " "), *figures))
     for end in find_ends(records):
-        figure = end["cost_usd"] if end["state"] == CONFIRMED else "-"  # one answer was accepted, or none
+        each = compute_cost_per_accepted([parse_usd(end["cost_usd"])], int(end["state"] == CONFIRMED))
+        figure = render_usd(each[0] if each else None) if end["state"] == CONFIRMED else "-"
         table.append(("together", "", "", "", "", end["cost_usd"]))
         table.append(("per accepted answer", "", "", "", "", figure))
     return "\n".join("{:20} {:20} {:11} {:>10} {:>5} {:>9}".format(*line).rstrip() for line in table)
