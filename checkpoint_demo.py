@@ -1266,6 +1266,19 @@ def discard(*paths: str) -> None:
             continue
 
 
+def make_folder(path: str, mode: int = 0o777) -> None:
+    """Make a folder, but not its parents, and put its name on the disk; a failure removes it again.
+
+    Raises OSError.
+    """
+    os.mkdir(path, mode)
+    try:
+        flush_folder(os.path.dirname(os.path.abspath(path)))
+    except BaseException:
+        discard(path)
+        raise
+
+
 def write_flushed(path: str, data: bytes, mode: int = 0o666) -> None:
     """Create a file that did not exist, write it and flush it to disk; a failure removes it again.
 
@@ -1581,7 +1594,7 @@ def _cmd_prepare(terminal: Terminal, options: Json) -> int:
         os.path.join(folder, "handoff.txt"): render_handoff(checkpoint).encode(),
     }
     terminal.hold()  # all of it is there or is taken back, whatever is pressed
-    is_made = bool(folder) and _make_folder(folder)
+    is_made = bool(folder) and _make_missing_folder(folder)
     try:
         return _write_and_say(terminal, files)
     except BaseException:
@@ -1590,10 +1603,10 @@ def _cmd_prepare(terminal: Terminal, options: Json) -> int:
         raise
 
 
-def _make_folder(path: str) -> bool:
+def _make_missing_folder(path: str) -> bool:
     """Make a folder, but not its parents, unless it is there; return whether it was made."""
     try:
-        os.mkdir(path)
+        make_folder(path)
     except (OSError, ValueError) as error:
         if os.path.isdir(path):
             return False

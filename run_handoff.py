@@ -988,12 +988,7 @@ class Recorder:
 def _make_run_folder(folder: str) -> None:
     """Make a run's folder, which is the lock as well: of many processes one wins."""
     try:
-        os.mkdir(folder, 0o700)
-        try:
-            demo.flush_folder(os.path.dirname(folder) or ".")
-        except OSError:
-            os.rmdir(folder)
-            raise
+        demo.make_folder(folder, 0o700)
     except FileExistsError as error:
         why = "a run's folder is evidence and is never reused"
         next_step = f"read it with --inspect {show(folder)}, or name a new one with --out DIR"

@@ -19,6 +19,7 @@ from checkpoint_demo import (
     UnwritableError,
     discard,
     flush_folder,
+    make_folder,
     read_input,
     write_all,
     write_flushed,
@@ -621,6 +622,33 @@ class FlushFolderTest(support.FolderTestCase):
         with mock.patch(FLUSH, side_effect=make_error(errno.EIO)), self.assertRaises(OSError):
             flush_folder(str(self.folder))
         self.assertEqual(find_free_descriptor(), free)
+
+
+class MakeFolderTest(support.FolderTestCase):
+    @unittest.skipIf(IS_WINDOWS, "no folder is flushed there")
+    def test_make_folder_flushes_the_folder_that_it_stands_in(self):
+        for name in ("new", "other/"):
+            with self.subTest(name), mock.patch("checkpoint_demo.flush_folder") as flush_parent:
+                make_folder(self.path(name))
+                self.assertEqual(os.listdir(self.path(name)), [])
+                flush_parent.assert_called_once_with(str(self.folder))
+
+    @unittest.skipIf(IS_WINDOWS, "no such modes there")
+    def test_make_folder_with_a_mode_gives_the_folder_that_mode(self):
+        make_folder(self.path("own"), 0o700)
+        self.assertEqual(stat.S_IMODE(os.stat(self.path("own")).st_mode), 0o700)
+
+    @unittest.skipIf(IS_WINDOWS, "no folder is flushed there")
+    def test_make_folder_that_cannot_be_flushed_removes_it(self):
+        with mock.patch(FLUSH, side_effect=make_error(errno.EIO)), self.assertRaises(OSError) as caught:
+            make_folder(self.path("new"))
+        self.assertEqual((caught.exception.errno, os.listdir(self.folder)), (errno.EIO, []))
+
+    def test_make_folder_over_what_exists_raises_and_leaves_it(self):
+        os.mkdir(self.path("old"))
+        with self.assertRaises(FileExistsError):
+            make_folder(self.path("old"))
+        self.assertEqual(os.listdir(self.folder), ["old"])
 
 
 class DiscardTest(support.FolderTestCase):
