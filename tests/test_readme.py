@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import io
 import json
 import os
 import re
@@ -142,6 +144,32 @@ class PythonBlockTest(FolderTestCase):
                 self.assertEqual(told.returncode, 0, told.stderr)
                 expected = re.findall(r"print\(.*\)  # (.*)", block)
                 self.assertEqual(told.stdout.splitlines(), expected)
+
+    def test_pattern_for_other_tasks_finds_every_kind_of_fault(self):
+        (block,) = [block for block in list_blocks("python") if "def find_faults" in block]
+        names = {}
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(block, names)
+        good = [{"id": "T-1", "summary": "One."}, {"id": "T-2", "summary": "Two."}]
+        cases = {
+            "right": ({"tickets": good}, []),
+            "right, in another order": ({"tickets": good[::-1]}, []),
+            "no object": ([], ["$"]),
+            "another key": ({"rows": good}, ["$"]),
+            "a key more": ({"tickets": good, "more": 1}, ["more"]),
+            "no ticket": ({"tickets": []}, ["tickets[0]", "tickets[1]"]),
+            "a ticket that is no object": ({"tickets": [*good, "T-1"]}, ["tickets[2]"]),
+            "an id that is none": ({"tickets": [*good, {**good[0], "id": {}}]}, ["tickets[2].id"]),
+            "a ticket twice": ({"tickets": [*good, good[0]]}, ["tickets[2].id"]),
+            "no summary": ({"tickets": [good[0], {"id": "T-2"}]}, ["tickets[1].summary"]),
+            "a number": ({"tickets": [good[0], {**good[1], "summary": 7}]}, ["tickets[1].summary"]),
+            "blanks": ({"tickets": [good[0], {**good[1], "summary": " "}]}, ["tickets[1].summary"]),
+            "a field more": ({"tickets": [good[0], {**good[1], "done": True}]}, ["tickets[1].done"]),
+        }
+        for phrase, (answer, expected) in cases.items():
+            with self.subTest(phrase):
+                findings = names["find_faults"](answer, ["T-1", "T-2"])
+                self.assertEqual([finding.path for finding in findings], expected)
 
 
 class DocstringTest(RunTestCase):
