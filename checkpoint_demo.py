@@ -387,6 +387,7 @@ def _name_position(text: str, position: int) -> str:
 
 
 def _find_faults(value: Any, *at: str | int) -> Iterator[JsonError]:
+    """Yield each _Fault in a value as the error that it stands for, in document order."""
     if isinstance(value, _Fault):
         yield JsonError(render_path(at), value)
     elif isinstance(value, (dict, list)):
@@ -610,7 +611,7 @@ def build_checkpoint(rows: Rows) -> Json:
     """
     digest = digest_json(rows)
     built_in = rows == STOCK
-    return {
+    return {  # the built-in task keeps its own words
         "schema_version": SCHEMA_VERSION,
         "task_id": "synthetic-stock-20261110" if built_in else f"stock-{digest[:12]}",
         "objective": "Report shortage=max(target-available,0) for every SKU. Do not place orders.",
@@ -809,6 +810,7 @@ def _is_right(result: Any, rows: Rows) -> bool:
 
 
 def _find_result_faults(result: Any, rows: Rows) -> Iterator[Finding]:
+    """Yield what is wrong with any result, one that is right in another order included: then nothing is."""
     # 1. One object with the key rows, an array, and no other key.
     if not isinstance(result, dict):
         yield from explain_differences(result, Words("an object with the key rows"))
@@ -1115,7 +1117,7 @@ result | an unexpected field | :4 | :4,"order":true | rows[2].order
 result | a key beside rows | ]} | ],"summary":"done"} | summary
 result | rows as an object | [ | {"DEMO-001":3},"was":[ | rows
 result | Markdown around it | {"rows" | ```json {"rows" | line 1 column 1
-result | prose behind it | ]} | ]} Done. | line 1 column 108
+result | prose in front of it | {"rows" | Done: {"rows" | line 1 column 1
 reply | the right one | | |
 reply | a cut answer | end_turn | max_tokens | stop_reason
 reply | a refusal | end_turn | refusal | stop_reason
@@ -1214,7 +1216,8 @@ def read_stock(path: str) -> Rows:
     try:
         return parse_stock(read_input(path))
     except JsonError as error:
-        next_step = "give it the columns sku,available,target, with whole quantities"
+        columns = ",".join(STOCK_COLUMNS)
+        next_step = f"save it in UTF-8, with commas, the columns {columns}, and whole quantities"
         raise UnreadableError(path, str(error), next_step) from error
 
 
@@ -1439,6 +1442,9 @@ def run_command(name: str, command: Callable[[Terminal], int], ends_process: boo
     terminal = Terminal(name)
     try:
         try:
+            if sys.hexversion < 0x3090000:
+                why = "it is written for Python 3.9 or newer"
+                raise HandoffError(f"Python {sys.version.split()[0]} is too old", why, "start a newer one")
             code = command(terminal)
         except HandoffError as error:
             terminal.write_err(f"{name}: {error}")
@@ -1467,7 +1473,7 @@ def run_command(name: str, command: Callable[[Terminal], int], ends_process: boo
 
 # --- Command line ------------------------------------------------------------
 
-
+# The options are read from these lines: see find_usage and read_options.
 HELP = f"""\
 usage: checkpoint_demo.py COMMAND [ARGUMENT]...
 

@@ -117,14 +117,23 @@ _ENDS = {
     ),
     "failed": (
         "a run that cannot go on is ended, and nothing is sent again",
-        "mend the cause, where there is one (no connection: endpoint, network, proxy; 401, 403: the key;"
-        f" 404: endpoint or model; 429: wait; cut off: --max-tokens), then {_NEW_RUN}",
+        f"mend the cause, where there is one, then {_NEW_RUN}",
     ),
     "unclear": (
         "a request that may have been processed may have been billed",
         f"look it up at the provider by its time and its request id; only then {_NEW_RUN}",
     ),
     "interrupted": ("Ctrl-C was pressed", _NEW_RUN),
+}
+# What mends a failed run, by words of its end; the first that fit count.
+_MENDS = {
+    "nothing was sent": "look at the endpoint, the network and the proxy",
+    "HTTP 401": "look at the key",
+    "HTTP 403": "look at the key",
+    "HTTP 404": "look at the endpoint and the models",
+    "HTTP 429": "wait, as long as retry-after says",
+    "HTTP 529": "wait",
+    "max_tokens": "give another --max-tokens",
 }
 _WORDS = {
     EXIT_DONE: "accepted",
@@ -141,7 +150,16 @@ class RunError(HandoffError):
     def __init__(self, exit_code: int, folder: str, end: str, verdict: str = "") -> None:
         self.exit_code = exit_code
         self.verdict = verdict or _WORDS[exit_code]
-        super().__init__(f"the run in {show(folder)}: {show(end)}", *_ENDS[self.verdict])
+        what, why = f"the run in {show(folder)}: {show(end)}", _ENDS[self.verdict][0]
+        super().__init__(what, why, advise(self.verdict, end))
+
+
+def advise(verdict: str, end: str) -> str:
+    """Return what a person does next about a run without an accepted answer, "" about any other. Pure."""
+    mend = next((_MENDS[words] for words in _MENDS if words in end), "")
+    if verdict == "failed" and mend:
+        return f"{mend}, then {_NEW_RUN}"
+    return _ENDS[verdict][1] if verdict in _ENDS else ""
 
 
 # --- Tokens and money: whole micro-dollars -----------------------------------
@@ -369,6 +387,7 @@ OUTCOME_FACTS = {
     "opened": bool,  # the connection was open, so that the request may have arrived
     "http_status": int,
     "request_id": str,
+    "retry_after": str,  # when the server would take another request
     "content_encoding": str,  # what the body was decoded from
     "key_removed": bool,
     "elapsed_milliseconds": int,
@@ -409,15 +428,16 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
         return FAILED, f"nothing was sent: {trouble}", None
     # 2. The server refused it, whatever else it said.
     reply, fault = _parse_reply(outcome.body or b"")
-    error = demo.describe_api_error(reply)
+    error, retry_after = demo.describe_api_error(reply), outcome.facts.get("retry_after")
     said = f" ({error})" if error else ""
+    wait = f"; retry-after: {retry_after}" if retry_after else ""
     about = "no reply" if status is None else f"HTTP {status}"
     if status in _REDIRECTS:
         return FAILED, f"{about}: a redirect, which is not followed", None
     if status in _REFUSALS:
-        return FAILED, f"{about}: the request was refused{said}", None
+        return FAILED, f"{about}: the request was refused{said}{wait}", None
     if status == 529 and said and not trouble:
-        return FAILED, f"{about}: the request was not started{said}", None
+        return FAILED, f"{about}: the request was not started{said}{wait}", None
     # 3. A whole message came back.
     if status == 200 and not trouble:
         if not fault:
@@ -619,7 +639,8 @@ def read_key(variable: str) -> Key:
     if value:
         what = f"the key in {variable} cannot be used"
         why = "a key is 16 or more printable ASCII characters without spaces"
-    raise RefusedError(what, why, f"set it with: export {variable}='<your key>'")
+    next_step = f"set it with: export {variable}='<its key>', or name another variable and its endpoint"
+    raise RefusedError(what, why, f"{next_step} with --key-env and --endpoint")
 
 
 def check_endpoint(url: str) -> None:
@@ -866,6 +887,7 @@ def _build_outcome(attempt: Attempt, key: Key, elapsed_milliseconds: int) -> Out
         opened=attempt.opened,
         http_status=attempt.http_status,
         request_id=shorten(show(key.remove_from_text(header("request-id")))),
+        retry_after=shorten(show(key.remove_from_text(header("retry-after")))),
         content_encoding="gzip" if decoded else None,
         key_removed=kept != body,
         elapsed_milliseconds=elapsed_milliseconds,
@@ -1125,7 +1147,7 @@ def _work_out(message: Json) -> str:
     content = message["content"]
     prompt = content if isinstance(content, str) else demo.join_text(message)
     try:
-        checkpoint = parse_json(prompt.partition("Checkpoint: ")[2])
+        checkpoint = parse_json(prompt.removeprefix(demo.HANDOFF_PROMPT))
         return render_json(demo.build_result(checkpoint["completed"][0]["result"]))
     except (JsonError, KeyError, TypeError, IndexError):
         return "There is no checkpoint to go on from."
@@ -1202,6 +1224,7 @@ def find_plan_fault(facts: Json) -> str:
     return ""
 
 
+_LIMITS = "the files agree with each other, which does not show who wrote them, or when"
 _BROKEN = (EXIT_REJECTED, "the evidence does not hold", "broken")
 
 
@@ -1589,8 +1612,10 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
     verdict = inspector.verdict
     words = "The evidence does not hold" if inspector.findings else verdict.capitalize()
     rehearsal = inspector.plan is not None and inspector.plan.facts["rehearsal"]
+    limits = [_LIMITS] if inspector.closed and not inspector.findings else []
     kind = "Rehearsal of a handoff: no model answered, nothing was paid" if rehearsal else "Handoff run"
-    todo = f"<p><strong>Next:</strong> {_escape(_ENDS[verdict][1])}</p>\n" if verdict in _ENDS else ""
+    advice = advise(verdict, inspector.end)
+    todo = f"<p><strong>Next:</strong> {_escape(advice)}</p>\n" if advice else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta http-equiv="Content-Security-Policy" content="default-src \'none\';'
@@ -1601,7 +1626,7 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
         f"<p>{_escape(inspector.end)}</p>\n{todo}</header>\n<main>\n"
         f"{_render_list('What does not hold', inspector.findings)}{_render_way(inspector)}"
         f"{_render_requests(inspector, base)}{_render_stock(inspector)}"
-        f"{_render_list('What was checked, and what that proves', inspector.checks)}"
+        f"{_render_list('What was checked, and what that proves', inspector.checks + limits)}"
         f"{_render_list('Worth knowing', [*list_model_warnings(inspector.records), *notes])}"
         f"{_render_ledger(inspector.records)}{_render_files(inspector, base)}</main>\n</body>\n</html>\n"
     )
@@ -1739,7 +1764,7 @@ def _render_row(state: str, sku: str, delivered: Any, row: Json | None) -> str:
 
 
 def _render_table(name: str, rows: list[str]) -> str:
-    columns = ("delivered", "shortage", "available", "target")
+    columns = ("delivered", "expected", "available", "target")
     head = "".join(f'<th scope="col" class="number">{column}</th>' for column in columns)
     return (
         f'<div class="wide" role="region" aria-label="{name}" tabindex="0">\n<table>\n<thead><tr>'
@@ -1981,7 +2006,7 @@ def _run_inspection(terminal: Terminal, options: Json) -> int:
         terminal.write_err(str(finding), "red")
     if inspector.exit_code != EXIT_DONE:
         raise RunError(inspector.exit_code, options["--inspect"], inspector.end, inspector.verdict)
-    terminal.write_out("the files agree with each other, which does not show who wrote them, or when")
+    terminal.write_out(_LIMITS)
     terminal.write_out(inspector.end, "green")
     return EXIT_DONE
 

@@ -159,7 +159,7 @@ class CheckpointKillTest(KillTestCase):
                 else:
                     self.assertTrue(name.endswith(".part"), name)
 
-        self.try_all(kill, check, {"mkdir": 1, "open": 3, "write": 2, "fsync": 3, "link": 2, "unlink": 2})
+        self.try_all(kill, check, {"mkdir": 1, "open": 4, "write": 2, "fsync": 4, "link": 2, "unlink": 2})
 
     def test_extract_that_is_killed_anywhere_leaves_a_whole_file_or_none(self):
         response = self.put("response.json", json.dumps(ANSWERED))

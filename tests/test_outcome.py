@@ -97,6 +97,13 @@ class JudgeOutcomeTest(unittest.TestCase):
             failed = status in (301, 302, 303, 307, 308, 529) or (400 <= status < 500 and status != 408)
             self.assertEqual(state, "failed" if failed else "unclear", status)
 
+    def test_refusal_says_when_the_server_would_take_another_request(self):
+        for status in (429, 529):
+            with self.subTest(status):
+                state, why, _ = run_handoff.judge_outcome(reply(status, API_ERROR, retry_after="30"))
+                self.assertEqual(state, "failed")
+                self.assertTrue(why.endswith("; retry-after: 30"), why)
+
     def test_error_of_the_api_is_passed_on_escaped(self):
         body = b'{"type":"error","error":{"type":"invalid\\u001b[2J","message":"no \\u202e\\u0007 credit"}}'
         _, why, _ = run_handoff.judge_outcome(reply(400, body))

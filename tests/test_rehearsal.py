@@ -112,6 +112,11 @@ class RehearseTest(FolderTestCase):
         self.assertEqual(ended.code, 1, ended)
         self.assertIn("next: do it again with --rehearse, which keeps the folder", ended.err)
 
+    def test_prompt_in_other_words_is_rehearsed_too(self):
+        with mock.patch.object(checkpoint_demo, "HANDOFF_PROMPT", "Go on from this: "):
+            ended = handoff("--rehearse", "--out", self.path("run"))
+        self.assertEqual((ended.code, ended.out.splitlines()[-1]), (0, "accepted: 3 rows, total shortage 7"))
+
     def test_refusal_opens_no_socket(self):
         with mock.patch.object(socket, "socket", side_effect=AssertionError("a socket was opened")):
             self.assertEqual(handoff("--live", key="").code, 3)

@@ -211,11 +211,18 @@ class VerdictTest(ReportTestCase):
         self.assertEqual(self.inspect().code, code)
         return page
 
+    def test_what_the_checks_do_not_prove_is_said_where_they_hold_alone(self):
+        words = "the files agree with each other, which does not show who wrote them, or when"
+        self.assertIn(words, self.end(REFUSED, code=4).text)
+        (self.folder / "run" / "1-response.json").write_bytes(b"{}")
+        self.assertEqual(self.inspect("run", "--html", self.path("page.html")).code, 1)
+        self.assertNotIn(words, (self.folder / "page.html").read_text())
+
     def test_failed_run_says_why_and_what_next(self):
         page = self.end(REFUSED, code=4)
         self.assertEqual(page.find("h1")[0][1], "Failed")
         self.assertIn("HTTP 401: the request was refused", page.text)
-        self.assertIn("Next: mend the cause", page.text)
+        self.assertIn("Next: look at the key, then start a new run", page.text)
         self.assertIn("The receiver answers: not reached", page.find("svg")[0][0]["aria-label"])
         self.assertNotIn("Stock and answer", page.text)
         self.assertEqual(len([words for _, words in page.find("h3")]), 3)

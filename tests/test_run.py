@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import unittest
 from unittest import mock
 
 import checkpoint_demo
@@ -153,6 +154,31 @@ class AcceptedRunTest(RunTestCase):
         self.assertTrue((self.ended.out + self.ended.err).isascii())
 
 
+class AdviceTest(unittest.TestCase):
+    CASES = {
+        "no connection": ("failed", "1: nothing was sent: Connection refused", "look at the endpoint"),
+        "no key": ("failed", "1: HTTP 401: the request was refused", "look at the key"),
+        "no right": ("failed", "1: HTTP 403: the request was refused", "look at the key"),
+        "no such thing": ("failed", "1: HTTP 404: the request was refused", "look at the endpoint and the m"),
+        "too many": ("failed", "1: HTTP 429: the request was refused", "wait, as long as retry-after says"),
+        "overloaded": ("failed", "1: HTTP 529: the request was not started", "wait, then start a new run"),
+        "cut off": ("failed", 'observed the string "max_tokens", expected', "give another --max-tokens"),
+        "another failure": ("failed", "1: observed no tool call", "mend the cause, where there is one"),
+        "rejected": ("rejected", "the answer was rejected: HTTP 401", "compare the answer with the stock"),
+        "unclear": ("unclear", "1: HTTP 500", "look it up at the provider"),
+        "broken": ("broken", "the evidence does not hold", "keep the folder as it is"),
+        "interrupted": ("interrupted", "interrupted", "start a new run"),
+        "accepted": ("accepted", "accepted: 3 rows", ""),
+    }
+
+    def test_advice_is_for_this_end_alone(self):
+        for phrase, (verdict, end, expected) in self.CASES.items():
+            with self.subTest(phrase):
+                advice = run_handoff.advise(verdict, end)
+                self.assertTrue(advice.startswith(expected), advice)
+                self.assertEqual(bool(advice), bool(expected))
+
+
 class EndTest(RunTestCase):
     """How a run ends, by what the server does at which step: exit code, state, words."""
 
@@ -181,6 +207,12 @@ class EndTest(RunTestCase):
         "2: time-out of a gateway": ([GOOD_RUN[0], respond({}, 504)], 5, "unclear", "HTTP 504"),
         "2: another call": ([GOOD_RUN[0], GOOD_RUN[0]], 4, "confirmed", "stop_reason"),
         "3: refused": ([*GOOD_RUN[:2], respond({}, 429)], 4, "failed", "HTTP 429"),
+        "3: refused for a while": (
+            [*GOOD_RUN[:2], respond({}, 429, retry_after="30\x1b[2J")],
+            4,
+            "failed",
+            r"retry-after: 30\x1b[2J",
+        ),
         "3: reset": ([*GOOD_RUN[:2], b""], 5, "unclear", "no reply"),
         "3: model refuses": ([*GOOD_RUN[:2], respond(message([], "refusal"))], 4, "confirmed", "refused"),
         "3: call": ([*GOOD_RUN[:2], GOOD_RUN[0]], 4, "confirmed", "stop_reason"),

@@ -566,6 +566,13 @@ class RunCommandTest(unittest.TestCase):
                 self.assertEqual(pressed, [signal.SIGINT])
                 self.assertIn((ended.code, ended.err), [(130, INTERRUPTED), (0, "")])
 
+    def test_interpreter_that_is_too_old_is_said_so_and_nothing_is_begun(self):
+        begun = []
+        with mock.patch("sys.hexversion", 0x30812F0):
+            ended = self.run_it(begun.append)
+        self.assertEqual((ended.code, ended.out, begun), (2, "", []))
+        self.assertRegex(ended.err, r"is too old\n  why: .*3\.9 or newer\n  next: .+\n$")
+
     def test_interrupt_while_holding_is_only_noted(self):
         steps = []
 

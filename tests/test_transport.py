@@ -163,6 +163,7 @@ class ReplyTest(SendTestCase):
             "gzip cut short": respond(gzip.compress(body)[:-4], content_encoding="gzip", request_id=KEY),
             "in another encoding's name": respond(body, content_encoding=KEY, request_id=KEY),
             "in a length": respond(body, content_length=KEY, request_id=KEY),
+            "in a time to wait": respond(body, 429, retry_after=KEY),
             "in garbage": f"HTTP/9 {KEY}\r\n\r\n".encode(),
         }.items():
             with self.subTest(name):
