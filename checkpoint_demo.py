@@ -867,22 +867,28 @@ _OUTSIDE_PREFIX = (
 def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]:
     """Return (changes, notes) between a restored session record and the original.
 
-    A record is the parsed body of the next Messages request: `system`, `tools`, `messages` (a list)
-    and any other field. `changes` maps a label to its findings, in the order of the record: prefix,
-    assistant turn, tool results, later messages, other fields; empty means intact. `notes` are
-    differences that the API leaves out of its comparison. Whether a signature is genuine, or which
-    model can read a block, is not checked. Pure.
+    A record is the parsed body of the next Messages request: `system`, `tools`, `messages` (in the
+    original a list) and any other field. `changes` maps a label to its findings, in the order of the
+    record: prefix, assistant turn, tool results, later messages, other fields; empty means intact.
+    `notes` are differences that the API leaves out of its comparison. Whether a signature is genuine,
+    or which model can read a block, is not checked. Pure.
     """
-    messages, expected = restored["messages"], original["messages"]
+    messages, expected = restored.get("messages", MISSING), original["messages"]
+    shape: Any = messages
+    if not isinstance(messages, list):
+        messages, shape = [], Words("a list of messages")
     # 1. The turn in hand, in both: where it begins, its messages, and what stands behind them.
     at, first, start = _find_turns(messages, expected)
     turn, behind = messages[at:first], messages[first:]
     expected_turn, expected_behind = expected[start : start + 1], expected[start + 1 :]
-    # 2. How its calls and the results behind it pair; those that pair are compared all the same.
+    # 2. How its calls and the results behind it pair, and those of a later turn that came along.
     unmatched = find_unmatched_results(turn, behind, first)
+    later = _find_turn(messages)
+    if later >= first:
+        unmatched += find_unmatched_results(messages[later : later + 1], messages[later + 1 :], later + 1)
     size = 1 if any(map(_has_calls, expected_turn)) else 0  # one message of results
     results, expected_results = behind[:size], expected_behind[:size]
-    if unmatched:
+    if unmatched:  # those that pair are compared all the same
         results, expected_results = _keep_paired(results, expected_results)
     # 3. Every part of the record, against the same part of the original.
 
@@ -898,6 +904,7 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]
     for label, name, one, other in (
         field("changed prefix", "system"),
         field("changed prefix", "tools"),
+        ("changed prefix: messages", "messages", restored.get("messages", MISSING), shape),
         part("changed prefix: messages", 0, messages[:at], expected[:start]),
         part("changed assistant turn", at, turn, expected_turn),
         part("changed tool result", first, results, expected_results),
@@ -1372,8 +1379,8 @@ class Terminal:
         encoding = getattr(stream, "encoding", None) or "utf-8"
         if colour and wants_colour(stream):
             text = f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
-        data = f"{text}{end}".encode(encoding, "backslashreplace")
         try:
+            data = f"{text}{end}".encode(encoding, "backslashreplace")
             if isinstance(stream, io.TextIOWrapper) and isinstance(stream.buffer, io.RawIOBase):  # python -u
                 stream.flush()
                 write_all(stream.buffer.write, data)  # the text layer drops what that does not take at once
@@ -1494,7 +1501,7 @@ Keep a verified record of an agent's work, hand it over, judge the answer.
       into a new file (default: to standard output).
   validate RESULT [--stock FILE] [--json]
       Judge a result against the trusted source.
-  replay [--emit-fixture | --check-restored FILE [--original FILE] [--json]]
+  replay [--emit-fixture | --check-restored FILE [--original FILE]] [--json]
       Compare a restored session record with the original (default: the one that
       --emit-fixture prints); alone: try six built-in cases.
 
@@ -1705,31 +1712,38 @@ def _cmd_extract(terminal: Terminal, options: Json) -> int:
 
 def _cmd_replay(terminal: Terminal, options: Json) -> int:
     restored, emits = options["--check-restored"], options["--emit-fixture"]
-    if (emits and restored) or ((options["--original"] or options["--json"]) and not restored):
-        what = "--original and --json go with --check-restored, --emit-fixture goes alone"
+    if (emits and (restored or options["--json"])) or (options["--original"] and not restored):
+        what = "--original goes with --check-restored, --emit-fixture goes alone"
         raise UsageError(what, terminal.name)
     fixture = parse_json(SESSION_TEXT)
     if emits:
         terminal.write_out(render_json(fixture, 2))
         return EXIT_DONE
     if restored:
-        original = _read_record(options["--original"]) if options["--original"] else fixture
+        original = _read_record(options["--original"], list) if options["--original"] else fixture
         changes, notes = compare_sessions(_read_record(restored), original)
         return _say_changes(terminal, options["--json"], changes, notes)
     cases = list(run_session_cases())
-    for change, labels, passed in cases:
-        terminal.write_out(f"{change:44} {labels}{'' if passed else ', which is NOT expected'}")
     outcomes = sum(passed for _, _, passed in cases)
-    terminal.write_out(f"{outcomes}/{len(cases)} expected outcomes")
+    verdict = f"{outcomes}/{len(cases)} expected outcomes"
+    if options["--json"]:
+        listed = [
+            {"change": change, "labels": labels, "expected": passed} for change, labels, passed in cases
+        ]
+        terminal.write_out(render_json({"verdict": verdict, "cases": listed}, 2))
+    else:
+        for change, labels, passed in cases:
+            terminal.write_out(f"{change:44} {labels}{'' if passed else ', which is NOT expected'}")
+        terminal.write_out(verdict)
     return EXIT_DONE if outcomes == len(cases) else EXIT_REJECTED
 
 
-def _read_record(path: str) -> Json:
-    """Return the session record that a file holds. Raises UnreadableError for anything else."""
+def _read_record(path: str, kind: type = object) -> Json:
+    """Return the session record that a file holds, with messages of a kind. Raises UnreadableError."""
     fault = "it is no session record, which has a list of messages"
     try:
         record = parse_json(read_input(path))
-        if isinstance(record, dict) and isinstance(record.get("messages"), list):
+        if isinstance(record, dict) and isinstance(record.get("messages"), kind):
             return record
     except JsonError as error:
         fault = str(error)
@@ -1755,11 +1769,13 @@ def _say_changes(terminal: Terminal, as_json: bool, changes: Changes, notes: Fin
     """Say the labels, every difference, and what to do with the next request; return the exit code."""
     labels = list(changes) or ["intact"]
     advice = "it may be sent as it is; that a model can read its thinking is not shown by this"
+    for note in notes:
+        if note.path == "model":
+            note.message += f"; {_READERS}"
+            advice = "it came back exactly, but another model is asked, which may not read its thinking"
     if changes:
         meaning = next(_MEANINGS[begin] for begin in _MEANINGS if labels[0].startswith(begin))
         advice = f"{meaning}: rebuild it from what was stored, or go on in a fresh session from a checkpoint"
-    elif any(note.path == "model" for note in notes):
-        advice = f"it came back exactly, but another model is asked: {_READERS}"
     listed = [(label, finding) for label, findings in changes.items() for finding in findings]
     if as_json:
         report = {

@@ -1040,6 +1040,27 @@ class TurnTest(unittest.TestCase):
         labels = self.labels([*whole, assistant(call("y")), user(result("y"))], whole)
         self.assertIn(LATER, labels)
 
+    def test_compare_sessions_next_tool_turn_that_is_not_answered_is_unmatched(self):
+        whole = [user("a"), assistant(call("x")), user(result("x"))]
+        endings = {
+            "nothing": [],
+            "words": [user(text("go on"))],
+            "a result of another call": [user(result("z"))],
+            "a result of the turn's call": [user(result("x"))],
+        }
+        for phrase, ending in endings.items():
+            for begin in (whole, [user("a"), assistant(text("b"))]):
+                with self.subTest(phrase, begin=len(begin)):
+                    labels = self.labels([*begin, assistant(call("y")), *ending], begin)
+                    self.assertIn(UNMATCHED, labels)
+        answered = [*whole, assistant(call("y")), user(result("y"))]
+        self.assertEqual(self.labels(answered, whole), [LATER])
+
+    def test_compare_sessions_other_turn_in_a_changed_place_is_judged(self):
+        original = [user("a"), assistant(call("x")), user(result("x"))]
+        restored = [user("a"), user("b"), assistant(call("y")), user(result("x"))]
+        self.assertIn(UNMATCHED, self.labels(restored, original))
+
     def test_compare_sessions_fault_of_the_original_is_named_all_the_same(self):
         faults = {
             "no result": drop(*THE_RESULTS, 0),

@@ -7,6 +7,7 @@ import sqlite3
 from unittest import mock
 
 import checkpoint_demo
+from checkpoint_demo import shorten
 from tests.support import CASES, FolderTestCase, checkpoint
 
 FIXTURE = json.loads(checkpoint_demo.SESSION_TEXT)
@@ -28,6 +29,12 @@ class BuiltInTest(FolderTestCase):
         self.assertEqual(ended.code, 1)
         self.assertTrue(ended.out.endswith("\n1/6 expected outcomes\n"))
         self.assertEqual(ended.out.count("NOT expected"), 5)
+
+    def test_json_lists_the_cases(self):
+        report = json.loads(checkpoint("replay", "--json").out)
+        self.assertEqual((report["verdict"], len(report["cases"])), ("6/6 expected outcomes", 6))
+        first = {"change": "nothing (no visible text, all the same)", "labels": "intact", "expected": True}
+        self.assertEqual(report["cases"][0], first)
 
     def test_checker_that_lets_nothing_pass_fails(self):
         with mock.patch.object(
@@ -105,8 +112,19 @@ class CheckRestoredTest(FolderTestCase):
         original = self.put("original.json", json.dumps({**FIXTURE, "model": "claude-fable-5-2"}))
         ended = self.check({**FIXTURE, "model": "claude-opus-5-5"}, "--original", original)
         self.assertEqual((ended.code, ended.out), (0, "intact\n"))
-        self.assertIn("model: observed the string", ended.err)
-        self.assertIn("Opus 5.5 reads no Fable's", ended.err)
+        note, advice = ended.err.splitlines()
+        self.assertIn("model: observed the string", note)
+        self.assertIn("Opus 5.5 reads no Fable's", note)
+        self.assertIn("another model is asked", advice)
+
+    def test_changed_model_beside_another_change_has_its_note_too(self):
+        original = self.put("original.json", json.dumps({**FIXTURE, "model": "claude-fable-5-2"}))
+        record = {**FIXTURE, "model": "claude-opus-5-5", "receipt": 2}
+        ended = self.check(record, "--original", original)
+        self.assertEqual((ended.code, ended.out), (1, "changed field: receipt\n"))
+        self.assertIn("Opus 5.5 reads no Fable's", ended.err.splitlines()[1])
+        report = json.loads(self.check(record, "--original", original, "--json").out)
+        self.assertIn("Opus 5.5 reads no Fable's", report["notes"][0]["message"])
 
     def test_json_lists_every_finding(self):
         many = {**FIXTURE, "system": [{"type": "text", "text": str(number)} for number in range(50)]}
@@ -147,9 +165,6 @@ class CheckRestoredTest(FolderTestCase):
             "a repeated key": b'{"messages":[],"messages":[]}',
             "too deep": b'{"messages":' + b"[" * 201 + b"]" * 201 + b"}",
             "a list": b"[]",
-            "no messages": b"{}",
-            "messages that are no list": b'{"messages":{}}',
-            "messages null": b'{"messages":null}',
         }
         good = self.put("good.json", checkpoint_demo.SESSION_TEXT)
         for name, data in texts.items():
@@ -163,11 +178,32 @@ class CheckRestoredTest(FolderTestCase):
         self.assertEqual(ended.code, 2)
         self.assertIn("missing.json", ended.err.splitlines()[0])
 
+    def test_record_that_lost_its_list_of_messages_is_changed_and_is_no_original(self):
+        good = self.put("good.json", checkpoint_demo.SESSION_TEXT)
+        told = {
+            "nothing": {name: FIXTURE[name] for name in ("system", "tools")},
+            "null": {**FIXTURE, "messages": None},
+            'the object {"0":1}': {**FIXTURE, "messages": {"0": 1}},
+            'the string "[{': {**FIXTURE, "messages": json.dumps(FIXTURE["messages"])},
+        }
+        for observed, record in told.items():
+            with self.subTest(observed):
+                ended = self.check(record)
+                self.assertEqual((ended.code, ended.out.splitlines()[0]), (1, "changed prefix: messages"))
+                shown = shorten(ended.err.splitlines()[0].replace("\\", ""), 1_000)
+                self.assertIn(f"messages: observed {observed}", shown)
+                self.assertIn("expected a list of messages", shown)
+                ended = checkpoint(
+                    "replay", "--check-restored", good, "--original", self.path("restored.json")
+                )
+                self.assertEqual((ended.code, ended.out), (2, ""))
+                self.assertRegex(ended.err, THREE_PARTS)
+
     def test_options_that_do_not_go_together_are_refused(self):
         good = self.put("good.json", checkpoint_demo.SESSION_TEXT)
         for arguments in (
             ["--original", good],
-            ["--json"],
+            ["--emit-fixture", "--json"],
             ["--emit-fixture", "--check-restored", good],
             ["more"],
         ):
