@@ -28,6 +28,7 @@ import signal
 import sys
 from collections import Counter
 from itertools import count, islice, takewhile, zip_longest
+from operator import eq
 
 TYPE_CHECKING = False  # a type checker takes it for true; importing typing costs every start
 if TYPE_CHECKING:
@@ -203,9 +204,8 @@ def describe_pair(observed: Any, expected: Any) -> str:
 
 
 def find_parting(one: str | bytes, other: str | bytes) -> int:
-    """Return where two texts begin to differ. Pure."""
-    pairs = enumerate(zip(one, other))
-    return next((at for at, (left, right) in pairs if left != right), min(len(one), len(other)))
+    """Return where two texts begin to differ: how many of their first characters are equal. Pure."""
+    return sum(takewhile(bool, map(eq, one, other)))
 
 
 def render_count(things: list[Any], name: str) -> str:
