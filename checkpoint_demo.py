@@ -271,11 +271,10 @@ def parse_json(data: bytes | str, depth_limit: int = DEPTH_LIMIT) -> Any:
     faults: dict[str, _Fault] = {}  # one for each reason, however often it is met
     try:
         value = _scan(text, lambda reason: faults.setdefault(reason, _Fault(reason)))
+        if _count_keys(value, depth_limit) is None:
+            raise RecursionError
     except (json.JSONDecodeError, RecursionError) as error:
-        scanned = text[: getattr(error, "pos", len(text))]
-        raise _locate_depth(scanned, depth_limit) or _explain_scan_error(text, error) from error
-    if _count_keys(value, depth_limit) is None:
-        raise _locate_depth(text, depth_limit) or JsonError("$", "nested too deep")
+        raise _explain_scan_error(text, depth_limit, error) from error
     if faults:
         raise next(_find_faults(value))
     return value
@@ -355,25 +354,21 @@ def _count_keys(value: Any, depth_limit: int) -> int | None:
     return None if level else keys
 
 
-def _locate_depth(text: str, depth_limit: int) -> JsonError | None:
-    """Return the error for the first bracket that opens a level too many, if one does.
+def _explain_scan_error(text: str, depth_limit: int, error: Exception) -> JsonError:
+    """Return the error for the first bracket that opens a level too many, else for what stopped the scanner.
 
     One token after the other, so that time grows with the text alone, and memory not at all.
     """
     depth, in_string = 0, False
-    for token in re.finditer(r'\\.|["\[\]{}]', text, re.DOTALL):
+    for token in re.finditer(r'\\.|["\[\]{}]', text[: getattr(error, "pos", None)], re.DOTALL):
         mark = token.group()
         if mark == '"':
             in_string = not in_string
         elif not in_string:
-            depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(mark, 0)
+            depth += (mark in "[{") - (mark in "]}")
             if depth > depth_limit:
                 place = _name_position(text, token.start())
                 return JsonError(place, f"nested deeper than {depth_limit} levels")
-    return None
-
-
-def _explain_scan_error(text: str, error: Exception) -> JsonError:
     if not isinstance(error, json.JSONDecodeError):
         return JsonError("$", "nested too deep")
     reason = re.sub("( starting)?( at)?:? *$", "", error.msg)
