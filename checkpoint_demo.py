@@ -430,11 +430,9 @@ def find_differences(observed: Any, expected: Any, *at: str | int) -> Iterator[t
     a place is MISSING there. `at` is where the two stand inside a larger document. In document order.
     Pure.
     """
-    kind = type(observed)
-    if kind is not type(expected):
-        yield at, observed, expected
-    elif kind is dict:
-        for key in (*observed, *(key for key in expected if key not in observed)):
+    kind = type(observed) if type(observed) is type(expected) else None
+    if kind is dict:
+        for key in {**observed, **expected}:
             one, other = observed.get(key, MISSING), expected.get(key, MISSING)
             if not _is_same(one, other):
                 yield from find_differences(one, other, *at, key)
