@@ -785,21 +785,7 @@ def validate_result(result: Any, rows: Rows) -> Findings:
     SKU exactly once, in any order, and its shortage as an integer; nothing missing, nothing more.
     `rows` must have unique SKUs. Pure.
     """
-    return [] if _is_right(result, rows) else cut(_find_result_faults(result, rows))
-
-
-def _is_right(result: Any, rows: Rows) -> bool:
-    """Return whether a result is right, its rows in the source's order: one quick look does for most."""
-    observed = result["rows"] if isinstance(result, dict) and result.keys() == {"rows"} else None
-    return (
-        isinstance(observed, list)
-        and len(observed) == len(rows)
-        and all(
-            row == {"sku": source["sku"], "shortage": compute_shortage(source)}
-            and type(row["shortage"]) is int
-            for row, source in zip(observed, rows)
-        )
-    )
+    return cut(_find_result_faults(result, rows))
 
 
 def _find_result_faults(result: Any, rows: Rows) -> Iterator[Finding]:
@@ -813,7 +799,7 @@ def _find_result_faults(result: Any, rows: Rows) -> Iterator[Finding]:
             yield from explain_differences(value, MISSING, key)
         elif not isinstance(value, list):
             yield from explain_differences(value, Words("an array of rows"), key)
-        else:
+        elif not _are_right(value, rows):
             # 2. Each row is right, or differs from the right one that is nearest.
             missing = {row["sku"]: compute_shortage(row) for row in rows}
             for index, (row, right) in enumerate(zip(value, list_nearest_rows(value, missing))):
@@ -822,6 +808,14 @@ def _find_result_faults(result: Any, rows: Rows) -> Iterator[Finding]:
             for sku, shortage in missing.items():
                 expected = describe({"sku": sku, "shortage": shortage})
                 yield Finding(key, f"observed no row for {describe(sku)}, expected {expected}")
+
+
+def _are_right(observed: list[Any], rows: Rows) -> bool:
+    """Return whether a result's rows are right, in the source's order: one quick look does for most."""
+    return len(observed) == len(rows) and all(
+        row == {"sku": source["sku"], "shortage": compute_shortage(source)} and type(row["shortage"]) is int
+        for row, source in zip(observed, rows)
+    )
 
 
 REPEATED = Words("it only once")
