@@ -1033,22 +1033,19 @@ def read_evidence(folder: str, name: str) -> bytes | None:
     Raises EvidenceBroken for what is no regular file or is longer than any that a run stores
     (4 MiB for a reply and for the ledger, 64 MiB for another file); UnreadableError.
     """
-    path, data = os.path.join(folder, name), b""
+    path = os.path.join(folder, name)
     is_small = "response" in name or name == LEDGER
     limit_bytes = REPLY_LIMIT_BYTES if is_small else demo.INPUT_LIMIT_BYTES
     flags = sum(getattr(os, flag, 0) for flag in ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
-        mode = os.lstat(path).st_mode
-        if stat.S_ISREG(mode):
-            with open(os.open(path, flags), "rb") as file:
-                mode = os.fstat(file.fileno()).st_mode  # it may have been exchanged meanwhile
-                data = file.read(limit_bytes + 1) if stat.S_ISREG(mode) else b""
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            raise EvidenceBroken(name, "observed no regular file, expected one")
+        with open(os.open(path, flags), "rb") as file:  # no link, if it was exchanged meanwhile
+            data = file.read(limit_bytes + 1)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise UnreadableError(path, explain(error)) from error
-    if not stat.S_ISREG(mode):
-        raise EvidenceBroken(name, "observed no regular file, expected one")
     if len(data) > limit_bytes:
         raise EvidenceBroken(name, f"observed more than {limit_bytes:,} bytes, which no run stores")
     return data
