@@ -262,12 +262,12 @@ STEPS = (TOOL_REQUEST, TOOL_RESULT, HANDOFF)
 class Plan:
     """What a run is asked for: `rows` is its stock, `facts` what the ledger's first record says.
 
-    The facts are those of PLAN_FACTS; the digest of the rows is added where it is not among them.
+    The facts are those of PLAN_FACTS; the digest is that of the rows, where there are any.
     """
 
     def __init__(self, rows: Rows, facts: Json) -> None:
         self.rows = rows
-        self.facts = {**facts, "source_sha256": facts.get("source_sha256") or digest_json(rows)}
+        self.facts = {**facts, "source_sha256": digest_json(rows)} if rows else facts
 
 
 PLAN_FACTS = {
@@ -1298,19 +1298,18 @@ class Inspector:
             raise EvidenceBroken(self._line(), fault)
         if facts["rehearsal"]:
             self.notes.append("this was a rehearsal on loopback: no model answered, and nothing was paid")
-        source_sha256 = facts["source_sha256"]
-        if rows is None and source_sha256 == digest_json(demo.STOCK):
+        if rows is None and facts["source_sha256"] == digest_json(demo.STOCK):
             rows = demo.STOCK
-        if rows is not None:
-            return Plan(rows, {**facts, "source_sha256": digest_json(rows)})
-        rows = self._parse_recorded_rows()
-        judged = "it is judged on the stock recorded in it" if rows else "no stock is recorded in it"
+        if rows:
+            return Plan(rows, facts)
+        plan = Plan(self._parse_recorded_rows(), facts)
+        judged = "it is judged on the stock recorded in it" if plan.rows else "no stock is recorded in it"
         self.notes.append(f"{judged}; name the trusted one with --stock FILE")
-        if rows and digest_json(rows) != source_sha256:
+        if plan.facts != facts:
             raise EvidenceBroken(
                 TOOL_RESULT.request_file, "its stock is not the one that the ledger begins with"
             )
-        return Plan(rows, facts)
+        return plan
 
     def _parse_recorded_rows(self) -> Rows:
         """Return the stock that the sender was told; none if the run did not come to that."""
