@@ -939,7 +939,7 @@ class Recorder:
         self.folder = folder
         self.records: Records = []
         self._key, self._send, self._terminal = key, send, terminal
-        self._size_bytes, self._prev_sha256 = 0, "0" * 64  # of the ledger, of its last line
+        self._prev_sha256 = "0" * 64  # of the ledger's last line
         _make_run_folder(folder)
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
@@ -971,15 +971,15 @@ class Recorder:
         record = {"time": now, "operation_id": operation_id, "state": state, **facts}
         line = self._key.remove_from(encode_json({**record, "prev_sha256": self._prev_sha256}))
         try:
+            size_bytes = os.fstat(self._ledger).st_size
             try:
                 demo.write_all(lambda rest: os.write(self._ledger, rest), line + b"\n")
                 demo.flush(self._ledger)
             except OSError:
-                os.ftruncate(self._ledger, self._size_bytes)
+                os.ftruncate(self._ledger, size_bytes)
                 raise
         except OSError as error:
             raise EvidenceError(LEDGER, error) from error
-        self._size_bytes += len(line) + 1
         self._prev_sha256 = digest_bytes(line)
         self.records.append(record)
         if state != PLANNED:
