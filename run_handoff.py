@@ -735,7 +735,7 @@ class Attempt:
         import urllib.request
 
         try:
-            request = urllib.request.Request(url, data, headers, method="POST")
+            request = urllib.request.Request(url, data, headers)  # data make it a POST
             with _build_opener(self).open(request, timeout=timeout_seconds + 1) as response:
                 with self._lock:
                     if self._given_up:  # what was cut off may look like the end of the headers
@@ -774,7 +774,6 @@ def _build_opener(attempt: Attempt) -> Any:
             return self.do_open(TlsConnection, request, context=ssl.create_default_context())
 
     opener = urllib.request.OpenerDirector()
-    opener.addheaders = []
     proxies = {scheme: proxy for scheme, proxy in urllib.request.getproxies().items() if scheme == "https"}
     opener.add_handler(urllib.request.ProxyHandler(proxies))
     opener.add_handler(Handler())
