@@ -62,7 +62,6 @@ class HandoffError(Exception):
     verdict = "cannot go on"
 
     def __init__(self, what: str, why: str, next_step: str) -> None:
-        super().__init__(what, why, next_step)
         self.what, self.why, self.next_step = what, why, next_step
 
     def __str__(self) -> str:
