@@ -1881,7 +1881,7 @@ def _run_live(terminal: Terminal, options: Json) -> int:
     check_endpoint(options["--endpoint"])
     key, folder = read_key(options["--key-env"]), _name_folder(options["--out"] or "handoff-run")
     plan = _build_plan(options, options["--endpoint"], rehearsal=False)
-    _check_own_words(key, plan, folder)
+    _refuse_key_in(terminal, _list_own_words(plan))
     misfit, ceiling = explain_misfit(plan), estimate_ceiling(plan)
     if misfit:
         why = "an answer that is cut off is paid and worth nothing; a token is counted as 1.5 bytes"
@@ -1903,7 +1903,7 @@ def _run_live(terminal: Terminal, options: Json) -> int:
 
 def _redact(terminal: Terminal, arguments: list[str]) -> None:
     """Keep the keys in all variables that may be meant by arguments out of every message from now on."""
-    names = {KEY_ENVIRONMENT, *arguments, *(argument.rpartition("=")[2] for argument in arguments)}
+    names = {KEY_ENVIRONMENT, *(argument.rpartition("=")[2] for argument in arguments)}
     values = [os.environ.get(name, "") for name in names if name.isidentifier()]
     keys = [Key(value) for value in sorted(values, key=len, reverse=True) if is_key(value)]
 
@@ -1915,21 +1915,19 @@ def _redact(terminal: Terminal, arguments: list[str]) -> None:
     terminal.redact = redact
 
 
-_KEY_REFUSED = "this key cannot be used"
-_KEY_ADVICE = "leave it out of the options, or use another key"
+def _refuse_key_in(terminal: Terminal, words: str) -> None:
+    """Raise RefusedError where a key stands in words that are stored or shown."""
+    if terminal.redact(words) != words:
+        why = "it stands in an option, or in words of the evidence, and would be stored, or taken out of both"
+        raise RefusedError("this key cannot be used", why, "leave it out of the options, or use another key")
 
 
-def _check_own_words(key: Key, plan: Plan, folder: str) -> None:
-    """Raise RefusedError for a key that stands in what this program writes itself, or was told to write."""
+def _list_own_words(plan: Plan) -> str:
+    """Return what this program writes itself, or was told to write."""
     first = {"time": "", "operation_id": "", "state": "", "prev_sha256": "0" * 64, **plan.facts}
     steps = [step.operation_id for step in STEPS]
     handoff = demo.render_handoff(demo.build_checkpoint(plan.rows))
-    own = render_json(
-        [folder, first, steps, build_tool_request(plan), handoff, *OUTCOME_FACTS, *FILES, _STYLE]
-    )
-    if key.remove_from_text(own) != own:
-        why = "it stands in another option, or in words of the evidence, and would be taken out of both"
-        raise RefusedError(_KEY_REFUSED, why, _KEY_ADVICE)
+    return render_json([first, steps, build_tool_request(plan), handoff, *OUTCOME_FACTS, *FILES, _STYLE])
 
 
 def _run_rehearsal(terminal: Terminal, options: Json, temporary: str = "") -> int:
@@ -2091,9 +2089,7 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
         raise UsageError(f"{' and '.join(modes)} exclude each other", terminal.name)
     given = demo.read_options(terminal.name, demo.find_usage(HELP, modes[0]), arguments, _VALUES)
     options: Json = {name: value or _DEFAULTS.get(name) for name, value in given.items()}
-    told = "\n".join(value for value in options.values() if isinstance(value, str))
-    if terminal.redact(told) != told:
-        raise RefusedError(_KEY_REFUSED, "it stands in an option, and would be stored or shown", _KEY_ADVICE)
+    _refuse_key_in(terminal, "\n".join(value for value in options.values() if isinstance(value, str)))
     if options["--stock"]:
         options["--stock"] = demo.read_stock(options["--stock"])
     return _MODES[modes[0]](terminal, options)
