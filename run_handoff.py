@@ -570,8 +570,8 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
         code = EXIT_INTERRUPTED if outcome.trouble == CTRL_C else EXIT_FAILED
         raise RunEnded(EXIT_UNCLEAR if state == UNCLEAR else code, f"{step.operation_id}: {why}")
     reply: Json = message
-    names = {field: reply.get(field) for field in ("model", "stop_reason")}
-    facts = {field: shorten(name, 200) for field, name in names.items() if isinstance(name, str)}
+    named = [field for field in ("model", "stop_reason") if isinstance(reply.get(field), str)]
+    facts = {field: shorten(reply[field], 200) for field in named}
     cost = render_usd(0 if plan.facts["rehearsal"] else compute_cost(plan.facts[step.asks], reply))
     evidence.record(
         step.operation_id, state, **outcome.facts, **facts, usage=parse_usage(reply), cost_usd=cost
@@ -1315,9 +1315,9 @@ class Inspector:
         try:
             request = parse_json(self.files[TOOL_RESULT.request_file] or b"")
             content = request["messages"][-1]["content"][0]["content"]
-            return demo.check_stock(parse_json(content)) if isinstance(content, str) else []
-        except (JsonError, KeyError, IndexError, TypeError):  # what is wrong with it is found later
-            return []
+            return demo.check_stock(parse_json(content))
+        except (JsonError, KeyError, IndexError, TypeError, AttributeError):
+            return []  # what is wrong with it is found later
 
     def write(self, name: str, data: bytes) -> None:
         """Compare a file with what the run must have written, if it came to that."""
@@ -1886,8 +1886,7 @@ def _run_live(terminal: Terminal, options: Json) -> int:
     if misfit:
         why = "an answer that is cut off is paid and worth nothing; a token is counted as 1.5 bytes"
         raise RefusedError(misfit, why, "raise --max-tokens as far as the model goes, or hand over less")
-    most = f"at most {render_usd(ceiling)} dollars"
-    planned = f"{most}: an estimate for planning, no guarantee"
+    planned = f"at most {render_usd(ceiling)} dollars: an estimate for planning, no guarantee"
     cost = "unknown: a model has no list price here" if ceiling is None else planned
     announcement = (
         "up to three paid requests, none of them ever repeated:\n"
