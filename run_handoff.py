@@ -1528,21 +1528,18 @@ def find_ends(records: Records) -> Records:
     return [record for record in records[1:] if record["operation_id"] == RUN]
 
 
-def list_lookups(records: Records) -> list[str]:
-    """Return a line for each request that is unclear: by what it is looked up at the provider. Pure."""
-    return [
-        f"look up: {operation_id}, sent {facts['sent']}, request id {facts['request id'] or 'not known'}"
-        for operation_id, facts in list_requests(records).items()
-        if facts["state"] in (IN_FLIGHT, UNCLEAR)
-    ]
+def list_warnings(records: Records) -> list[str]:
+    """Return a line for each request that is unclear, and for each that another model answered. Pure.
 
-
-def list_model_warnings(records: Records) -> list[str]:
-    """Return a line for each reply that came from another model than the one asked. Pure."""
+    It says by what the request is looked up at the provider, or which model was asked.
+    """
     lines = []
     for operation_id, facts in list_requests(records).items():
         asked, answered = facts["model asked"], facts["model answered"] or "a model without a name"
-        if facts["state"] == CONFIRMED and asked != answered:
+        if facts["state"] in (IN_FLIGHT, UNCLEAR):
+            known = facts["request id"] or "not known"
+            lines.append(f"look up: {operation_id}, sent {facts['sent']}, request id {known}")
+        elif facts["state"] == CONFIRMED and asked != answered:
             lines.append(f"warning: {operation_id}: asked for {asked}, answered by {answered}")
     return [shorten(show(line), 200) for line in lines]
 
@@ -1622,7 +1619,7 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
         f"{_render_list('What does not hold', inspector.findings)}{_render_way(inspector)}"
         f"{_render_requests(inspector, base)}{_render_stock(inspector)}"
         f"{_render_list('What was checked, and what that proves', inspector.checks + limits)}"
-        f"{_render_list('Worth knowing', [*list_model_warnings(inspector.records), *notes])}"
+        f"{_render_list('Worth knowing', [*list_warnings(inspector.records), *notes])}"
         f"{_render_ledger(inspector.records)}{_render_files(inspector, base)}</main>\n</body>\n</html>\n"
     )
 
@@ -1845,7 +1842,7 @@ def _perform(
         raise RunError(EXIT_FAILED, folder, str(error)) from error
     finally:
         os.umask(umask)
-    for line in (*list_model_warnings(recorder.records), *list_lookups(recorder.records)):
+    for line in list_warnings(recorder.records):
         terminal.write_err(line, "yellow")
     terminal.write_out(render_table(recorder.records))
     if code == EXIT_DONE:
@@ -1992,7 +1989,7 @@ def _run_inspection(terminal: Terminal, options: Json) -> int:
     for check in inspector.checks:
         terminal.write_out(f"ok: {check}")
     notes = [f"note: {note}" for note in inspector.notes]
-    for line in (*list_model_warnings(inspector.records), *list_lookups(inspector.records), *notes):
+    for line in (*list_warnings(inspector.records), *notes):
         terminal.write_err(line, "yellow")
     for finding in inspector.findings:
         terminal.write_err(str(finding), "red")
