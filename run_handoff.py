@@ -31,6 +31,7 @@ from checkpoint_demo import (
     EXIT_INTERRUPTED,
     EXIT_REJECTED,
     MISSING,
+    STOCK,
     Finding,
     HandoffError,
     JsonError,
@@ -38,13 +39,18 @@ from checkpoint_demo import (
     Terminal,
     UnreadableError,
     UsageError,
+    build_checkpoint,
+    build_result,
     describe,
     digest_bytes,
     digest_json,
     explain,
+    flush_folder,
+    join_text,
     list_differences,
     parse_json,
     render_count,
+    render_handoff,
     render_json,
     shorten,
     show,
@@ -330,7 +336,7 @@ def find_session_changes(request: Json, first: Json, content: list[Json], result
 
 def estimate_answer_tokens(rows: Rows) -> int:
     """Return how many tokens the right answer for stock rows takes, estimated high: 2 for 3 bytes. Pure."""
-    return -(-len(encode_json(demo.build_result(rows))) * 2 // 3)  # the recorded answer: 107 bytes, 67 tokens
+    return -(-len(encode_json(build_result(rows))) * 2 // 3)  # the recorded answer: 107 bytes, 67 tokens
 
 
 def explain_misfit(plan: Plan) -> str:
@@ -345,7 +351,7 @@ def explain_misfit(plan: Plan) -> str:
 
 def explain_oversize(rows: Rows) -> str:
     """Return why the right answer for stock rows is larger than any reply that is read, or "". Pure."""
-    answer = encode_json(demo.build_result(rows))
+    answer = encode_json(build_result(rows))
     reply = encode_json(answer.decode())  # in a reply it stands as a string
     sizes = {"bytes": (len(reply), REPLY_LIMIT_BYTES), "items": (count_items(reply), REPLY_LIMIT_ITEMS)}
     for unit, (size, limit) in sizes.items():
@@ -364,7 +370,7 @@ def estimate_ceiling(plan: Plan) -> int | None:
     limit = plan.facts["max_tokens"]
     first = len(encode_json(build_tool_request(plan)))
     second = first + limit + len(demo.canonical_json(plan.rows))
-    third = len(demo.render_handoff(demo.build_checkpoint(plan.rows)).encode())
+    third = len(render_handoff(build_checkpoint(plan.rows)).encode())
     costs: list[int | None] = []
     for step, size in zip(STEPS, (first, second, third)):
         price = PRICES_MICRO_USD.get(plan.facts[step.asks])
@@ -532,8 +538,8 @@ def _go_through(evidence: Recorder | Inspector, plan: Plan) -> str:
     _end_if(changes, "request 2 does not go on with the session")
     _ask(evidence, plan, TOOL_RESULT, second)
     # 4. What is handed over comes from the application, not from the session.
-    checkpoint = demo.build_checkpoint(plan.rows)
-    handoff = demo.render_handoff(checkpoint)
+    checkpoint = build_checkpoint(plan.rows)
+    handoff = render_handoff(checkpoint)
     evidence.write("checkpoint.json", f"{render_json(checkpoint, 2)}\n".encode())
     evidence.write("handoff.txt", handoff.encode())
     # 5. A fresh session of the receiver answers, and the validator judges.
@@ -543,7 +549,7 @@ def _go_through(evidence: Recorder | Inspector, plan: Plan) -> str:
         result = demo.parse_answer(answered)
         findings = demo.validate_result(result, plan.rows)
     except JsonError as error:
-        text = demo.join_text(answered).encode("utf-8", "replace")
+        text = join_text(answered).encode("utf-8", "replace")
         findings = [Finding("$", _explain_json_error(error, text))]
     _end_if(findings, "the answer was rejected", EXIT_REJECTED)
     evidence.write("result.json", f"{render_json(result, 2)}\n".encode())
@@ -941,7 +947,7 @@ class Recorder:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
             self._ledger = os.open(os.path.join(folder, LEDGER), flags, 0o600)
-            demo.flush_folder(folder)
+            flush_folder(folder)
         except OSError as error:
             raise EvidenceError(LEDGER, error) from error
 
@@ -954,7 +960,7 @@ class Recorder:
         try:
             demo.write_flushed(temporary, data, 0o600)
             os.rename(temporary, os.path.join(self.folder, name))
-            demo.flush_folder(self.folder)
+            flush_folder(self.folder)
         except OSError as error:
             demo.discard(temporary)
             raise EvidenceError(name, error) from error
@@ -1139,10 +1145,10 @@ def _is_tool(tool: Json) -> bool:
 def _work_out(message: Json) -> str:
     """Return the answer that a model would give to a message with a handoff prompt."""
     content = message["content"]
-    prompt = content if isinstance(content, str) else demo.join_text(message)
+    prompt = content if isinstance(content, str) else join_text(message)
     try:
         checkpoint = parse_json(prompt.removeprefix(demo.HANDOFF_PROMPT))
-        return render_json(demo.build_result(checkpoint["completed"][0]["result"]))
+        return render_json(build_result(checkpoint["completed"][0]["result"]))
     except (JsonError, KeyError, TypeError, IndexError):
         return "There is no checkpoint to go on from."
 
@@ -1295,8 +1301,8 @@ class Inspector:
             raise EvidenceBroken(self._line(), fault)
         if facts["rehearsal"]:
             self.notes.append("this was a rehearsal on loopback: no model answered, and nothing was paid")
-        if rows is None and facts["source_sha256"] == digest_json(demo.STOCK):
-            rows = demo.STOCK
+        if rows is None and facts["source_sha256"] == digest_json(STOCK):
+            rows = STOCK
         if rows:
             return Plan(rows, facts)
         plan = Plan(self._parse_recorded_rows(), facts)
@@ -1743,7 +1749,7 @@ def _parse_answer_rows(body: bytes) -> tuple[str, list[Any]]:
         rows = demo.parse_answer(message)["rows"]
     except (JsonError, KeyError, TypeError):  # no JSON, or of another shape
         rows = None
-    return demo.join_text(message), rows if isinstance(rows, list) else []
+    return join_text(message), rows if isinstance(rows, list) else []
 
 
 def _render_row(state: str, sku: str, delivered: Any, row: Json | None) -> str:
@@ -1920,7 +1926,7 @@ def _list_own_words(plan: Plan) -> str:
     """Return what this program writes itself, or was told to write."""
     first = {"time": "", "operation_id": "", "state": "", "prev_sha256": "0" * 64, **plan.facts}
     steps = [step.operation_id for step in STEPS]
-    handoff = demo.render_handoff(demo.build_checkpoint(plan.rows))
+    handoff = render_handoff(build_checkpoint(plan.rows))
     return render_json([first, steps, build_tool_request(plan), handoff, *OUTCOME_FACTS, *FILES, _STYLE])
 
 
@@ -1956,7 +1962,7 @@ def _run_checks(terminal: Terminal, options: Json) -> int:
         with tempfile.TemporaryDirectory() as folder:
             run = os.path.join(folder, "run")
             _run_rehearsal(terminal, options, run)
-            inspector = inspect_run(run, options["--stock"] or demo.STOCK)
+            inspector = inspect_run(run, options["--stock"] or STOCK)
     except RunError as error:
         error.next_step = "do it again with --rehearse, which keeps the folder"
         raise
@@ -2032,7 +2038,7 @@ def _build_plan(options: Json, endpoint: str, rehearsal: bool) -> Plan:
         "timeout_seconds": int(options["--timeout"]),
         "rehearsal": rehearsal,
     }
-    rows = options["--stock"] or demo.STOCK
+    rows = options["--stock"] or STOCK
     oversize = explain_oversize(rows)
     if oversize:
         why = "a longer reply is cut off there, so that no server can exhaust this machine"
