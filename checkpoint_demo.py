@@ -739,19 +739,19 @@ def find_reply_faults(message: Json, stop_reason: str, tool: str | None = None) 
 
 def _find_block_faults(content: list[Any], tool: str | None) -> Iterator[Finding]:
     wanted = Words(f"exactly one call of {tool}" if tool else "no tool call")
-    is_called = False
     for index, block in enumerate(content):
         kind, right = block["type"], block
-        if kind == "tool_use" and tool and not is_called:
-            is_called, call_id = True, block.get("id")
+        if kind == "tool_use" and tool:
+            call_id = block.get("id")
             is_id = isinstance(call_id, str) and re.fullmatch("[!-~]{1,256}", call_id)
             right = {**block, "name": tool, "input": {}, "id": call_id if is_id else Words("a tool call id")}
+            tool = None  # it was called, and any further call is one too many
         elif kind.endswith("tool_use"):
             right = wanted
         elif kind == "text" and not isinstance(block.get("text"), str):
             right = {**block, "text": Words("a string")}
         yield from explain_differences(block, right, "content", index)
-    if tool and not is_called:
+    if tool:
         yield Finding("content", f"observed no tool call, expected {wanted}")
 
 
