@@ -232,6 +232,7 @@ INPUT_LIMIT_BYTES = 64 * 2**20
 DEPTH_LIMIT = 200
 DIGITS_LIMIT = 4_300  # CPython's own limit since 3.9.14, held on older ones and when it is switched off
 BYTE_ORDER_MARK = "\ufeff"
+_NESTING = (dict, list)
 
 
 class _Fault(str):
@@ -340,7 +341,7 @@ def _scan(text: str, refuse: Callable[[str], Any], careful: bool = True) -> Any:
 
 def _count_keys(value: Any, depth_limit: int) -> int | None:
     """Return how many keys the objects in a value have together, None where it is nested too deep."""
-    keys, depth, level = 0, 0, [value] if type(value) is dict or type(value) is list else []
+    keys, depth, level = 0, 0, [value] if type(value) in _NESTING else []
     while level and depth < depth_limit:
         depth += 1
         keys += sum(len(node) for node in level if type(node) is dict)
@@ -348,7 +349,7 @@ def _count_keys(value: Any, depth_limit: int) -> int | None:
             child
             for node in level
             for child in (node.values() if type(node) is dict else node)
-            if type(child) is dict or type(child) is list
+            if type(child) in _NESTING
         ]
     return None if level else keys
 
@@ -448,7 +449,7 @@ def _is_same(one: Any, other: Any) -> bool:
     if one is other:
         return True
     kind = type(one)
-    if kind is not type(other) or kind is dict or kind is list:
+    if kind is not type(other) or kind in _NESTING:
         return False
     return repr(one) == repr(other) if kind is float else bool(one == other)
 
