@@ -201,7 +201,10 @@ def compute_cost(model: str, message: Json) -> int | None:
     price, usage, counts = PRICES_MICRO_USD.get(model), message.get("usage"), parse_usage(message)
     if price is None or usage is None or not counts.keys() >= set(_TOKEN_FIELDS):
         return None
-    if any(counts.get(field) != 0 for field in _CACHE_FIELDS if usage.get(field) is not None):
+    written = usage.get("cache_creation")  # the same once more, by how long it is kept
+    cached = list(written.values()) if type(written) is dict else [written]
+    cached += [usage.get(field) for field in _CACHE_FIELDS]
+    if any(tokens is not None and (type(tokens) is not int or tokens) for tokens in cached):
         return None
     return counts["input_tokens"] * price[0] + counts["output_tokens"] * price[1]
 
@@ -761,9 +764,24 @@ def _build_opener(attempt: Attempt) -> Any:
     import ssl
     import urllib.request
 
+    class Response(http.client.HTTPResponse):
+        def begin(self) -> None:
+            super().begin()
+            this: Any = self
+            while 102 <= this.status <= 199:  # an interim reply; http.client goes past 100 alone
+                this.headers = None
+                super().begin()
+
     class Connection(http.client.HTTPConnection):
+        response_class = Response
+
         def send(self, data: Any) -> None:
-            attempt.pass_on(self, super().send, data)
+            try:
+                attempt.pass_on(self, super().send, data)
+            except (BrokenPipeError, ConnectionResetError) as error:
+                if not attempt.opened:
+                    raise
+                attempt.trouble = attempt.trouble or explain(error)  # the reply may say why
 
     class TlsConnection(Connection, http.client.HTTPSConnection):
         pass
@@ -790,8 +808,8 @@ def _receive(response: Any, body: bytearray) -> None:
     http.client reads the head. Its own reading of bodies takes a missing last chunk, and on older
     versions a missing rest, for the end.
     """
-    stream = response.fp
-    if response.chunked:
+    stream, coding = response.fp, response.headers.get("transfer-encoding", "")
+    if coding.strip().lower() == "chunked":
         while size := _receive_chunk_size(stream):
             _receive_bytes(stream, body, size)
             if stream.readline(3) != b"\r\n":
@@ -885,6 +903,8 @@ def _build_outcome(attempt: Attempt, key: Key, elapsed_milliseconds: int) -> Out
     elif encoding not in ("", "identity"):
         trouble = trouble or f"the reply has the encoding {encoding!r}, which was not asked for"
     kept = key.remove_from(body)
+    if _holds_in_pieces(kept, key):
+        kept, trouble = KEY_MARK.encode(), trouble or "the key stood in pieces in its text: it is not kept"
     return Outcome(
         kept if attempt.http_status is not None else None,
         opened=attempt.opened,
@@ -896,6 +916,14 @@ def _build_outcome(attempt: Attempt, key: Key, elapsed_milliseconds: int) -> Out
         elapsed_milliseconds=elapsed_milliseconds,
         trouble=shorten(show(key.remove_from_text(trouble)), 200),
     )
+
+
+def _holds_in_pieces(body: bytes, key: Key) -> bool:
+    """Return whether the key stands in a message's texts once they are joined."""
+    reply, fault = _parse_reply(body)
+    texts = [] if fault else [block.get("text") for block in reply["content"]]
+    joined = "".join(text for text in texts if isinstance(text, str))
+    return key.remove_from_text(joined) != joined
 
 
 def _gunzip(data: bytes) -> tuple[bytes, bool]:
@@ -1002,10 +1030,10 @@ class Recorder:
             return
         try:
             inspector = Inspector(self.folder)
-        except UnreadableError as error:
+            inspector.go_through()
+            report = render_report(inspector).encode()
+        except (UnreadableError, MemoryError) as error:
             raise EvidenceError(REPORT, error) from error
-        inspector.go_through()
-        report = render_report(inspector).encode()
         self.write(REPORT, report)
         self.write(SUMS, render_sums({**inspector.files, REPORT: report}))
 
@@ -1044,7 +1072,8 @@ def read_evidence(folder: str, name: str) -> bytes | None:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             raise EvidenceBroken(name, "observed no regular file, expected one")
         with open(os.open(path, flags), "rb") as file:  # no link, if it was exchanged meanwhile
-            data = file.read(limit_bytes + 1)
+            size_bytes = os.fstat(file.fileno()).st_size
+            data = file.read(min(size_bytes, limit_bytes) + 1) or b""  # as much memory is taken at once
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -1216,6 +1245,11 @@ def find_plan_fault(facts: Json) -> str:
         return f"observed a rehearsal on {show(endpoint)}, expected one on 127.0.0.1"
     if not 1 <= facts["timeout_seconds"] <= MOST_SECONDS or facts["max_tokens"] < 1:
         return "observed limits that no run has"
+    model, (sender, receiver) = demo.VALUES["MODEL"][0], (facts["sender"], facts["receiver"])
+    if not re.fullmatch(model, sender) or not re.fullmatch(model, receiver):
+        return "observed models that no run asks"
+    if not re.fullmatch("[0-9a-f]{64}", facts["source_sha256"]):
+        return "observed a source_sha256 that is no digest"
     try:
         if not is_rehearsed and endpoint != ENDPOINT:
             check_endpoint(endpoint)
@@ -1225,6 +1259,10 @@ def find_plan_fault(facts: Json) -> str:
 
 
 _LIMITS = "the files agree with each other, which does not show who wrote them, or when"
+_TIME = (
+    r"[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
+    r"T([01][0-9]|2[0-3])(:[0-5][0-9]){2}\.[0-9]{3}Z"
+)
 _BROKEN = (EXIT_REJECTED, "the evidence does not hold", "broken")
 
 
@@ -1349,7 +1387,7 @@ class Inspector:
         line = encode_json({"time": "", **record})  # where the time stands first
         if line != self._lines[number]:
             self._find(*_compare_bytes(self._line(), self._lines[number], line))
-        if not re.fullmatch(r"[0-9]{4}(-[0-9]{2}){2}T[0-9]{2}(:[0-9]{2}){2}\.[0-9]{3}Z", observed["time"]):
+        if not re.fullmatch(_TIME, observed["time"]):
             self._find(
                 f"{self._line()} time", f"observed {describe(observed['time'])}, expected a time in UTC"
             )
@@ -1367,6 +1405,8 @@ class Inspector:
         if facts.get("content_encoding", "gzip") != "gzip" or not 100 <= facts.get("http_status", 200) <= 999:
             raise EvidenceBroken(self._line(), "an encoding or a status that no run records")
         if not has_reply:
+            if "trouble" not in facts or {"content_encoding", "key_removed"} & facts.keys():
+                raise EvidenceBroken(self._line(), "no reply came: something broke, and nothing was decoded")
             return Outcome(**facts)
         body = self.files[step.response_file]
         if body is None:
@@ -1426,7 +1466,8 @@ class Inspector:
             raise EvidenceBroken(self._line(), f"observed {describe(record)}, expected a record")
         why = record.get("why") if record["operation_id"] == RUN and may_end else None
         if record["state"] in (FAILED, UNCLEAR) and isinstance(why, str):
-            raise RunEnded(EXIT_INTERRUPTED if why == INTERRUPTED else find_early_code(self.records), why)
+            code = find_early_code(self.records)
+            raise RunEnded(EXIT_INTERRUPTED if why == INTERRUPTED and code == EXIT_FAILED else code, why)
         return record
 
     def _take_facts(self, record: Json, kinds: Mapping[str, type]) -> Json:

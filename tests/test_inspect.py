@@ -150,7 +150,13 @@ class ForgedLedgerTest(InspectTestCase):
         self.check(self.forge(change), 1, place)
 
     def test_time_that_is_none_is_found(self):
-        for time in ("yesterday", "2026-11-30", "2026-11-30T12:00:00Z", "2026-11-30T12:00:00.000+01:00"):
+        times = ("yesterday", "2026-11-30", "2026-11-30T12:00:00Z", "2026-11-30T12:00:00.000+01:00")
+        for time in (
+            *times,
+            "2026-13-30T12:00:00.000Z",
+            "2026-11-32T12:00:00.000Z",
+            "2026-11-30T12:60:00.000Z",
+        ):
             with self.subTest(time):
 
                 def change(records, time=time):
@@ -179,6 +185,18 @@ class ForgedLedgerTest(InspectTestCase):
             "a key that was taken out, without a mark": (3, {"key_removed": True}),
             "an encoding that is not decoded": (3, {"content_encoding": "br"}),
             "a status that is none": (3, {"http_status": 7}),
+            "no reply, and nothing broke": (3, {"http_status": None, "response_sha256": None}),
+            "no reply, but it was decoded": (
+                3,
+                {"http_status": None, "response_sha256": None, "trouble": "x", "content_encoding": "gzip"},
+            ),
+            "no reply, but a key was in it": (
+                3,
+                {"http_status": None, "response_sha256": None, "trouble": "x", "key_removed": True},
+            ),
+            "a model without a name": (0, {"sender": ""}),
+            "a model of two words": (0, {"receiver": "a b"}),
+            "a digest that is none": (0, {"source_sha256": "zzzzzz"}),
             "a rehearsal elsewhere": (0, {"rehearsal": True, "endpoint": run_handoff.ENDPOINT}),
             "an endpoint that is refused": (0, {"endpoint": "http://api.example/v1/messages"}),
             "no endpoint": (0, {"endpoint": ""}),
@@ -230,6 +248,15 @@ class ForgedLedgerTest(InspectTestCase):
         (self.folder / "failed" / "ledger.jsonl").write_bytes(chain(records))
         (self.folder / "failed" / "result.json").write_bytes(self.good["result.json"])
         self.check(self.seal(folder), 1)
+
+    def test_run_that_calls_itself_interrupted_is_asked_what_was_in_flight(self):
+        folder = self.copy(**{"result.json": None, "3-response.json": None, "report.html": None})
+        *records, _, last = [json.loads(line) for line in self.good["ledger.jsonl"].splitlines()]
+        self.assertEqual(records[-1]["state"], "in_flight")
+        end = {**last, "state": "failed", "why": run_handoff.INTERRUPTED, "cost_usd": "unknown"}
+        with open(os.path.join(folder, "ledger.jsonl"), "wb") as file:
+            file.write(chain([*records, end]))
+        self.check(self.seal(folder), 1, "ledger.jsonl line 12 state: observed")
 
 
 class EndedRunTest(InspectTestCase):

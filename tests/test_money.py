@@ -50,6 +50,11 @@ class CostTest(unittest.TestCase):
             "cache tokens false": (SENDER, used(**good, cache_read_input_tokens=False)),
             "cache tokens 0.0": (SENDER, used(**good, cache_read_input_tokens=0.0)),
             "cache tokens as a string": (SENDER, used(**good, cache_read_input_tokens="0")),
+            "cache tokens by their life": (
+                SENDER,
+                used(**good, cache_creation={"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 9}),
+            ),
+            "cache tokens in another form": (SENDER, used(**good, cache_creation=[9])),
         }
         for name, (model, reply) in cases.items():
             with self.subTest(name):
@@ -61,6 +66,10 @@ class CostTest(unittest.TestCase):
             with self.subTest(nothing):
                 reply = used(**good, cache_creation_input_tokens=nothing, cache_read_input_tokens=nothing)
                 self.assertEqual(run_handoff.compute_cost(SENDER, reply), 4_816)
+                by_life = {"ephemeral_5m_input_tokens": nothing, "ephemeral_1h_input_tokens": 0}
+                for written in (nothing, {}, by_life):
+                    reply["usage"]["cache_creation"] = written
+                    self.assertEqual(run_handoff.compute_cost(SENDER, reply), 4_816)
 
     def test_usage_keeps_plain_counts_only(self):
         reply = used(input_tokens=467, output_tokens="27", cache_read_input_tokens=3, surprise=9)

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import tracemalloc
 import unittest
 from unittest import mock
 
@@ -152,6 +153,29 @@ class AcceptedRunTest(RunTestCase):
         for line in self.ended.out.splitlines():
             self.assertLessEqual(len(line), 80)
         self.assertTrue((self.ended.out + self.ended.err).isascii())
+
+
+class MemoryTest(RunTestCase):
+    def test_memory_that_ends_while_the_report_is_made_changes_no_end(self):
+        cases = {
+            "unclear": ([b""], 5),
+            "failed": ([respond({}, 401)], 4),
+            "rejected": ([*GOOD_RUN[:2], respond(message([text("{}")]))], 1),
+            "accepted": (GOOD_RUN, 4),
+        }
+        for out, (script, code) in cases.items():
+            with self.subTest(out), mock.patch.object(run_handoff, "render_report", side_effect=MemoryError):
+                ended = self.live(self.serve(*script), out=out)
+                self.assertEqual(ended.code, code, ended)
+                self.assertIn("but report.html could not be written: MemoryError", ended.err)
+                self.assertEqual("look up: " in ended.err, code == 5)
+
+    def test_small_file_takes_little_memory(self):
+        self.put("handoff.txt", b"x" * 1_000)
+        tracemalloc.start()
+        self.addCleanup(tracemalloc.stop)
+        self.assertEqual(len(run_handoff.read_evidence(str(self.folder), "handoff.txt")), 1_000)
+        self.assertLess(tracemalloc.get_traced_memory()[1], 2**20)
 
 
 class AdviceTest(unittest.TestCase):
@@ -461,6 +485,15 @@ class KeyTest(RunTestCase):
         ended = self.live(self.serve(*GOOD_RUN[:2], respond({**ANSWERED, "content": [text(ANSWER + KEY)]})))
         self.assertEqual(ended.code, 1, ended)
         self.assertEqual(self.check_absent(ended).code, 1)
+
+    def test_key_in_pieces_of_the_answer_is_put_together_nowhere(self):
+        pieces = [text(ANSWER + KEY[:12]), text(KEY[12:])]
+        ended = self.live(self.serve(*GOOD_RUN[:2], respond({**ANSWERED, "content": pieces})))
+        self.assertEqual(ended.code, 5, ended)
+        self.assertIn("in pieces", ended.err)
+        self.assertEqual(self.files()["3-response.json"], b"[key removed]")
+        inspected = self.check_absent(ended)
+        self.assertEqual(inspected.code, 5, inspected)
 
     def test_key_in_a_bug_is_not_shown(self):
         with mock.patch.object(run_handoff, "judge_outcome", side_effect=ZeroDivisionError(f"with {KEY}")):

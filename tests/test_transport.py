@@ -15,7 +15,7 @@ from unittest import mock
 
 import run_handoff
 from run_handoff import Key, send_request
-from tests.support import ANSWERED, KEY, ScriptedServer, respond, run_all_at_once
+from tests.support import ANSWERED, KEY, THINKING, ScriptedServer, message, respond, run_all_at_once, text
 
 WHOLE = json.dumps(ANSWERED).encode()
 
@@ -65,6 +65,10 @@ class ReplyTest(SendTestCase):
             "one chunk": chunked(WHOLE),
             "a chunk a byte": chunked(*(WHOLE[at : at + 1] for at in range(len(WHOLE)))),
             "a chunk extension": chunked(WHOLE).replace(b"\r\n{", b";name=value\r\n{"),
+            "white space behind the coding": chunked(WHOLE).replace(b": chunked", b": Chunked \t"),
+            "early hints first": b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + respond(ANSWERED),
+            "two interim replies first": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\n\r\n"
+            + respond(ANSWERED),
             "trailers": chunked(WHOLE, end=b"0\r\nx-checksum: 1\r\n\r\n"),
             "after 100 Continue": b"HTTP/1.1 100 Continue\r\n\r\n" + respond(ANSWERED),
         }
@@ -94,6 +98,30 @@ class ReplyTest(SendTestCase):
                 self.assertEqual(outcome.http_status, 200)
                 if kept is not None:
                     self.assertEqual(outcome.body, kept)
+
+    def test_refusal_that_comes_before_the_request_was_taken_is_read(self):
+        error = {"type": "error", "error": {"type": "request_too_large", "message": "no"}}
+        for status, state in ((413, "failed"), (200, "unclear")):
+            with self.subTest(status):
+                listener = socket.create_server(("127.0.0.1", 0))
+                self.addCleanup(listener.close)
+                server = threading.Thread(target=self.answer_the_head, args=(listener, status, error))
+                server.start()
+                url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/messages"
+                outcome = send_request(url, Key(KEY), b"x" * 30_000_000, 10)
+                server.join()
+                self.assertEqual(outcome.http_status, status, outcome.trouble)
+                self.assertTrue(outcome.trouble)
+                self.assertEqual(run_handoff.judge_outcome(outcome)[0], state)
+
+    def answer_the_head(self, listener, status, body):
+        """Answer before the body has come, take no more, and close once the answer can have been read."""
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1_000)
+            connection.sendall(respond(body, status))
+            connection.shutdown(socket.SHUT_RDWR)
+            time.sleep(0.5)
 
     def test_no_reply_has_no_body(self):
         cases = {
@@ -169,6 +197,14 @@ class ReplyTest(SendTestCase):
             with self.subTest(name):
                 outcome = self.send(answer)
                 self.assertNotIn(KEY, repr((outcome.body, outcome.facts)))
+
+    def test_key_in_pieces_of_the_text_is_not_kept(self):
+        pieces = [text(KEY[:12]), text(KEY[12:])]
+        outcome = self.send(respond(message([THINKING, *pieces])))
+        self.assertEqual((outcome.body, outcome.key_removed), (b"[key removed]", True))
+        self.assertEqual(run_handoff.judge_outcome(outcome)[0], "unclear")
+        apart = self.send(respond(message([pieces[0], text(" "), pieces[1]])))
+        self.assertEqual(run_handoff.judge_outcome(apart)[0], "confirmed")
 
     def test_redirect_is_not_followed(self):
         other = ScriptedServer(self)
