@@ -1467,7 +1467,7 @@ def run_command(name: str, command: Callable[[Terminal], int], ends_process: boo
 
 # --- Command line ------------------------------------------------------------
 
-# The options are read from these lines: see find_usage and read_options.
+# The options are read from these lines: see read_options.
 HELP = f"""\
 usage: checkpoint_demo.py COMMAND [ARGUMENT]...
 
@@ -1503,20 +1503,17 @@ VALUES = {
 }
 
 
-def find_usage(listed: str, name: str) -> str:
-    """Return the usage of a command or a mode, which a help begins a line with, behind two spaces. Pure."""
-    return name + listed.partition(f"\n  {name}")[2].partition("\n      ")[0]
-
-
 def read_options(
-    program: str, usage: str, arguments: list[str], values: dict[str, tuple[str, str]] = VALUES
+    program: str, listed: str, command: str, arguments: list[str], values: dict[str, tuple[str, str]] = VALUES
 ) -> Json:
-    """Return {name: value} for what a usage allows; it is None for what was not given. Raises UsageError.
+    """Return {name: value} for what a command takes; it is None for what was not given. Raises UsageError.
 
-    A usage is such as `validate RESULT [--stock FILE] [--json]`: a place, which must be filled because it
-    stands in no bracket, an option with a value behind it or joined by `=`, and a switch, which becomes
-    True. (argparse would do it too, but to import and to fill it takes a sixth of a start.)
+    `listed` is the program's help, in which a command's usage begins a line, behind two spaces. It is such
+    as `validate RESULT [--stock FILE] [--json]`: a place, which must be filled because it stands in no
+    bracket, an option with a value behind it or joined by `=`, and a switch, which becomes True. (argparse
+    would do it too, but to import and to fill it takes a sixth of a start.)
     """
+    usage = command + listed.partition(f"\n  {command}")[2].partition("\n      ")[0]
     words = _parse_words(usage)
     options: Json = dict.fromkeys(words)
     places = [name for name in words if not name.startswith("-")]
@@ -1532,8 +1529,7 @@ def read_options(
         elif words.get(name) and not joined and waiting and _is_value(waiting[-1]):
             value = waiting.pop()
         if name not in words:
-            shown = shorten(name, 16) or "one word more"  # it may be a secret in the wrong place
-            raise UsageError(f"{shown} does not go with {usage.partition(' [')[0]}", program)
+            raise UsageError(_explain_stray(name, command, listed), program)
         pattern, expected = values.get(words[name], ("", "a value"))
         fits = value if words[name] else not joined
         if not fits or (pattern and not re.fullmatch(pattern, value)):
@@ -1543,6 +1539,17 @@ def read_options(
         if f"[{name}" not in usage:
             raise UsageError(f"{name} is missing", program)
     return options
+
+
+def _explain_stray(word: str, command: str, listed: str) -> str:
+    """Return what is wrong with a word that has no place here; it may be a secret, and little is shown."""
+    known = [name for name in _parse_words(listed) if name.startswith("-")]
+    if not word or word in known:
+        return f"{word or 'one word more'} does not go with {command}"
+    import difflib
+
+    near = difflib.get_close_matches(word, known, 1, 0.7)
+    return f"there is no {shorten(word, 16)}{', but ' if near else ''}{''.join(near)}"
 
 
 def _parse_words(usage: str) -> dict[str, str]:
@@ -1801,7 +1808,7 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
     if name not in COMMANDS:
         expected = f"expected a COMMAND ({', '.join(COMMANDS)})"
         raise UsageError(f"{expected}, observed {shorten(repr(name))}", terminal.name)
-    options = read_options(terminal.name, find_usage(HELP, name), arguments[1:])
+    options = read_options(terminal.name, HELP, name, arguments[1:])
     inputs = [value for name, value in options.items() if name not in ("--out", "-o", "--receiver")]
     if inputs.count("-") > 1:
         raise UsageError("- stands there twice, but standard input can be read only once", terminal.name)

@@ -2128,7 +2128,7 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
     modes = [mode for mode in _MODES if mode in named] or ["(no mode)"]
     if len(modes) > 1:
         raise UsageError(f"{' and '.join(modes)} exclude each other", terminal.name)
-    given = demo.read_options(terminal.name, demo.find_usage(HELP, modes[0]), arguments, _VALUES)
+    given = demo.read_options(terminal.name, HELP, modes[0], arguments, _VALUES)
     options: Json = {name: value or _DEFAULTS.get(name) for name, value in given.items()}
     _refuse_key_in(terminal, "\n".join(value for value in options.values() if isinstance(value, str)))
     if options["--stock"]:
