@@ -136,7 +136,7 @@ _MENDS = {
     "HTTP 401": "look at the key",
     "HTTP 403": "look at the key",
     "HTTP 404": "look at the endpoint and the models",
-    "HTTP 429": "wait, as long as retry-after says",
+    "HTTP 429": "wait",
     "HTTP 529": "wait",
     "max_tokens": "give another --max-tokens",
 }
@@ -1073,7 +1073,7 @@ def read_evidence(folder: str, name: str) -> bytes | None:
             raise EvidenceBroken(name, "observed no regular file, expected one")
         with open(os.open(path, flags), "rb") as file:  # no link, if it was exchanged meanwhile
             size_bytes = os.fstat(file.fileno()).st_size
-            data = file.read(min(size_bytes, limit_bytes) + 1) or b""  # as much memory is taken at once
+            data = file.read(min(size_bytes, limit_bytes) + 1) or b""  # so much memory is taken at once
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -184,7 +184,7 @@ class AdviceTest(unittest.TestCase):
         "no key": ("failed", "1: HTTP 401: the request was refused", "look at the key"),
         "no right": ("failed", "1: HTTP 403: the request was refused", "look at the key"),
         "no such thing": ("failed", "1: HTTP 404: the request was refused", "look at the endpoint and the m"),
-        "too many": ("failed", "1: HTTP 429: the request was refused", "wait, as long as retry-after says"),
+        "too many": ("failed", "1: HTTP 429: the request was refused", "wait, then start a new run"),
         "overloaded": ("failed", "1: HTTP 529: the request was not started", "wait, then start a new run"),
         "cut off": ("failed", 'observed the string "max_tokens", expected', "give another --max-tokens"),
         "another failure": ("failed", "1: observed no tool call", "mend the cause, where there is one"),
