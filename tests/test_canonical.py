@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import subprocess
 import sys
 import unittest
+from unittest import mock
 
+import checkpoint_demo
 from checkpoint_demo import STOCK, JsonError, canonical_json, digest_bytes, digest_json, parse_json
 from tests.support import ROOT
 
@@ -81,6 +84,18 @@ class CanonicalTest(unittest.TestCase):
         for phrase, (data, digest) in DIGESTS.items():
             with self.subTest(phrase):
                 self.assertEqual(digest_bytes(data), digest)
+
+    def test_digest_bytes_where_the_small_module_is_missing_is_the_same(self):
+        find = checkpoint_demo._find_sha256
+        self.addCleanup(find.cache_clear)
+        find.cache_clear()
+        with mock.patch.dict(sys.modules, {"_sha2": None, "_sha256": None}):
+            self.assertIs(find(), hashlib.sha256)
+        self.test_digest_bytes_known_messages_give_known_answers()
+
+    def test_digest_bytes_is_that_of_hashlib_at_every_length(self):
+        for size in range(300):
+            self.assertEqual(digest_bytes(b"x" * size), hashlib.sha256(b"x" * size).hexdigest())
 
     def test_digest_json_known_values_give_known_answers(self):
         self.assertEqual(digest_json(STOCK), STOCK_SHA256)
