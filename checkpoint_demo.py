@@ -783,6 +783,18 @@ def parse_answer(message: Json) -> Any:
     return parse_json(join_text(message))
 
 
+def find_answer(reply: Any) -> tuple[Findings, Any]:
+    """Return what keeps a parsed reply from being a finished answer, and the answer's value if nothing does.
+
+    All that find_message_faults, find_reply_faults and parse_answer find, the worst alone. Pure.
+    """
+    findings = find_message_faults(reply) or find_reply_faults(reply, "end_turn")
+    try:
+        return findings, None if findings else parse_answer(reply)
+    except JsonError as error:
+        return [Finding(f"the answer, {error.path}", error.message)], None
+
+
 def render_acceptance(rows: Rows) -> str:
     """Return the verdict on an accepted result for stock rows. Pure."""
     return f"accepted: {render_count(rows, 'row')}, total shortage {sum(map(compute_shortage, rows))}"
@@ -1127,7 +1139,7 @@ reply | a cut answer | end_turn | max_tokens | stop_reason
 reply | a refusal | end_turn | refusal | stop_reason
 reply | a tool call | {"type":"thinking"} | {"type":"tool_use"} | content[0]
 reply | a reply of the user's | assistant | user | role
-reply | an empty answer | "type":"text" | "type":"other" | line 1 column 1
+reply | an empty answer | "type":"text" | "type":"other" | the answer, line 1 column 1
 """
 
 
@@ -1179,8 +1191,8 @@ def _find_place_of_refusal(judge: Callable[[Any], Findings], data: bytes) -> str
 
 
 def _judge_reply(reply: Any) -> Findings:
-    faults = find_message_faults(reply) or find_reply_faults(reply, "end_turn")
-    return faults or validate_result(parse_answer(reply), STOCK)
+    findings, answer = find_answer(reply)
+    return findings or validate_result(answer, STOCK)
 
 
 # --- Files -------------------------------------------------------------------
@@ -1693,14 +1705,10 @@ def _cmd_request(terminal: Terminal, options: Json) -> int:
 
 
 def _cmd_extract(terminal: Terminal, options: Json) -> int:
-    place, answer = "", None
     try:
-        message = parse_json(read_input(options["RESPONSE"]), REPLY_DEPTH_LIMIT)
-        findings = find_message_faults(message) or find_reply_faults(message, "end_turn")
-        place = "the answer, "
-        answer = None if findings else parse_answer(message)
+        findings, answer = find_answer(parse_json(read_input(options["RESPONSE"]), REPLY_DEPTH_LIMIT))
     except JsonError as error:
-        findings = [Finding(place + error.path, error.message)]
+        findings, answer = [error], None
     if findings:
         for finding in findings:
             terminal.write_err(str(finding))
