@@ -1370,7 +1370,6 @@ class Terminal:
         self.lost = False
         self.must_be_heard = True
         self.interrupted = False
-        self._is_holding = False
 
     def write_out(self, text: str, colour: str = "") -> None:
         """Write lines to standard output; a colour (red, green, yellow) shows on a terminal only."""
@@ -1406,11 +1405,10 @@ class Terminal:
 
     def hold(self) -> None:
         """Only note Ctrl-C from now on, where that is Python's own to handle, and in the main thread."""
-        while not self._is_holding:
+        while True:
             try:
                 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                     signal.signal(signal.SIGINT, self._note_interrupt)
-                    self._is_holding = True
                 return
             except KeyboardInterrupt:  # once more, while this was under way
                 self.interrupted = True
@@ -1419,9 +1417,8 @@ class Terminal:
 
     def release(self) -> None:
         """Let Ctrl-C do again what it did before `hold`."""
-        if self._is_holding:
+        if signal.getsignal(signal.SIGINT) == self._note_interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            self._is_holding = False
 
     def _note_interrupt(self, *_: Any) -> None:
         self.interrupted = True
