@@ -212,3 +212,10 @@ class LinkTest(unittest.TestCase):
                 self.assertTrue(
                     (ROOT / name).exists() or (ROOT / "tests" / name).exists() or Path(name).name == "run"
                 )
+
+    def test_every_section_that_is_linked_exists(self):
+        headings = re.findall(r"^#+ (.+)$", README, re.MULTILINE)
+        anchors = {re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+        links = re.findall(r"\]\(#([^)]+)\)", README)
+        self.assertGreater(len(links), 3)
+        self.assertEqual(set(links) - anchors, set())
