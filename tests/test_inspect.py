@@ -150,13 +150,10 @@ class ForgedLedgerTest(InspectTestCase):
         self.check(self.forge(change), 1, place)
 
     def test_time_that_is_none_is_found(self):
-        times = ("yesterday", "2026-11-30", "2026-11-30T12:00:00Z", "2026-11-30T12:00:00.000+01:00")
-        for time in (
-            *times,
-            "2026-13-30T12:00:00.000Z",
-            "2026-11-32T12:00:00.000Z",
-            "2026-11-30T12:60:00.000Z",
-        ):
+        times = ["yesterday", "2026-11-30", "2026-11-30T12:00:00Z", "2026-11-30T12:00:00.000+01:00"]
+        times += [f"20{month}-30T12:00:00.000Z" for month in ("26-20", "26-1x", "26-\u0661\u0661")]
+        times += ["2026-11-40T12:00:00.000Z", "2026-11-30T12:60:00.000Z", "2026-11-30T12:00:00.0000Z"]
+        for time in times:
             with self.subTest(time):
 
                 def change(records, time=time):
