@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Keep a verified record of an agent's work, hand it over, judge the answer.
+"""Keep a verified checkpoint of an agent's work, hand it over, judge the answer.
 
     $ python3 checkpoint_demo.py prepare
     wrote checkpoint.json
@@ -10,7 +10,7 @@
     rows[1].shortage: observed the string "0", expected the integer 0
     rejected: 1 finding
 
-The application builds the record from what its tools really returned; no model is asked to confirm
+The application builds the checkpoint from what its tools really returned; no model is asked to confirm
 its own work. Everything is judged against the trusted source, never against what a file claims.
 
 Exit codes: 0 done or accepted; 1 judged and rejected; 2 usage, or an input or output that cannot be
@@ -27,7 +27,7 @@ import re
 import signal
 import sys
 from collections import Counter
-from functools import cache
+from functools import lru_cache
 from itertools import count, islice, takewhile, zip_longest
 from operator import eq
 
@@ -143,7 +143,6 @@ class StockError(JsonError):
 # C0 and C1 controls, DEL, line separators, bidirectional marks, lone surrogates.
 _HIDDEN = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 _SHOWN_CHARACTERS = 72
-MOST_FINDINGS = 10_000  # behind these, the rest of a document is not looked at
 
 
 class Words(str):
@@ -161,19 +160,19 @@ _KINDS = {
 
 
 def show(text: str) -> str:
-    """Return one line of text with everything escaped that could act on a terminal."""
-    if text.isprintable():  # which no character is that would be escaped
+    """Return one line of text with everything escaped that could act on a terminal. Pure."""
+    if text.isprintable():  # no character that would be escaped is printable
         return text
     return re.sub(_HIDDEN, lambda match: ascii(match.group())[1:-1], text)
 
 
 def shorten(text: str, most: int = _SHOWN_CHARACTERS) -> str:
-    """Return the text, cut to `most` characters with its full length said."""
+    """Return the text, cut to `most` characters with its full length said. Pure."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
 def explain(error: object) -> str:
-    """Return what an exception says, without the number and the name that an OSError adds."""
+    """Return what an exception says, without the number and the name that an OSError adds. Pure."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -186,14 +185,14 @@ def render_json(value: Any, indent: int | None = None) -> str:
 
 
 def describe(value: Any) -> str:
-    """Return words for a parsed value: its type and its text, shortened and escaped."""
+    """Return words for a parsed value: its type and its text, shortened and escaped. Pure."""
     if type(value) is Words:
         return str(value)
     return _KINDS.get(type(value), "") + shorten(render_json(value))
 
 
 def describe_pair(observed: Any, expected: Any) -> str:
-    """Return `observed ..., expected ...`; long strings are shown from where they part."""
+    """Return `observed ..., expected ...`; long strings are shown from where they part. Pure."""
     begin = ""
     if type(observed) is str and type(expected) is str:
         apart = find_parting(observed, expected)
@@ -209,12 +208,12 @@ def find_parting(one: str | bytes, other: str | bytes) -> int:
 
 
 def render_count(things: list[Any], name: str) -> str:
-    """Return how many things there are, with their name in singular or plural."""
+    """Return how many things there are, with their name in singular or plural. Pure."""
     return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
 
 
 def render_path(parts: Iterable[str | int]) -> str:
-    """Return a JSON path such as `rows[1].shortage`, cut in its middle if it is long; the whole is `$`."""
+    """Return a JSON path such as `rows[1].shortage`, cut in the middle if long; the whole is `$`. Pure."""
     path = ""
     for part in parts:
         if isinstance(part, int):
@@ -273,7 +272,7 @@ def parse_json(data: bytes | str, depth_limit: int = DEPTH_LIMIT) -> Any:
     try:
         value = _scan(text, lambda reason: faults.setdefault(reason, _Fault(reason)))
         if _count_keys(value, depth_limit) is None:
-            raise RecursionError
+            raise RecursionError  # the same fault as in the scanner, found afterwards
     except (json.JSONDecodeError, RecursionError) as error:
         raise _explain_scan_error(text, depth_limit, error) from error
     if faults:
@@ -287,7 +286,7 @@ def _scan_plain(text: str, depth_limit: int) -> Any:
     A key stands in front of a colon, so that where no white space comes between them, the text holds
     `":` at least as often as it has keys. A value with as many keys has lost none to an equal one.
     """
-    dense = text.count("{") * 100 > len(text)  # elsewhere _scan costs less than these proofs
+    dense = text.count("{") * 100 > len(text)  # elsewhere the careful scan costs less than these proofs
     digits_are_limited = getattr(sys, "get_int_max_str_digits", lambda: 0)() == DIGITS_LIMIT
     if not dense or not digits_are_limited:
         return MISSING
@@ -306,7 +305,7 @@ def _scan_plain(text: str, depth_limit: int) -> Any:
 
 
 def _scan(text: str, refuse: Callable[[str], Any], careful: bool = True) -> Any:
-    """Return what the standard scanner makes of a text, with what `refuse` returns for what it is told.
+    """Return what the standard scanner makes of a text, and for what is refused what `refuse` returns.
 
     Only if `careful` are equal keys found, and integers measured against this reader's own limit.
     """
@@ -358,7 +357,7 @@ def _count_keys(value: Any, depth_limit: int) -> int | None:
 def _explain_scan_error(text: str, depth_limit: int, error: Exception) -> JsonError:
     """Return the error for the first bracket that opens a level too many, else for what stopped the scanner.
 
-    One token after the other, so that time grows with the text alone, and memory not at all.
+    One token after the other, so that time grows with the text alone.
     """
     depth, in_string = 0, False
     for token in re.finditer(r'\\.|["\[\]{}]', text[: getattr(error, "pos", None)], re.DOTALL):
@@ -413,7 +412,7 @@ def digest_bytes(data: bytes) -> str:
     return str(_find_sha256()(data).hexdigest())
 
 
-@cache
+@lru_cache
 def _find_sha256() -> Any:
     """Return the small SHA-256 of CPython, as its `random` does: hashlib drags OpenSSL in, for 3 ms."""
     try:
@@ -430,6 +429,8 @@ def digest_json(value: Any) -> str:
 
 
 # --- Differences of two JSON values ------------------------------------------
+
+MOST_FINDINGS = 10_000  # behind these, the rest of a document is not looked at
 
 
 def find_differences(observed: Any, expected: Any, *at: str | int) -> Iterator[tuple[Path, Any, Any]]:
@@ -455,7 +456,7 @@ def find_differences(observed: Any, expected: Any, *at: str | int) -> Iterator[t
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two values are the same text, number or literal, or one and the same value."""
+    """Return whether two values are the same text, number or literal, or one and the same object."""
     if one is other:
         return True
     kind = type(one)
@@ -479,7 +480,7 @@ def cut(findings: Iterable[Finding]) -> Findings:
     """Return findings, at most 10,000; where there are more, a last one says that it ends there. Pure."""
     listed = list(islice(findings, MOST_FINDINGS + 1))
     if len(listed) > MOST_FINDINGS:
-        end = f"not looked at, nor what is behind it: {MOST_FINDINGS:,} findings come first"
+        end = f"not looked at, nor anything behind it: {MOST_FINDINGS:,} findings come before it"
         listed[-1] = Finding(listed[-1].path, end)
     return listed
 
@@ -539,10 +540,11 @@ def _parse_csv(text: str) -> Iterator[tuple[str, Json]]:
 
 
 def check_stock(rows: Any) -> Rows:
-    """Return the rows with their fields in order, or raise StockError at the first that is none.
+    """Return rows with their fields in one order. Raises StockError at the first that is no stock row.
 
     1 to 100,000 objects with exactly the fields sku (a unique, non-empty string without control
-    characters, and no formula), available and target (integers from 0 to 10^12). Pure.
+    characters or lone surrogates, not beginning with "="), available and target (integers from 0 to
+    10^12). Pure.
     """
     if not isinstance(rows, list):
         raise StockError("the stock", f"observed {describe(rows)}, expected an array of rows")
@@ -563,7 +565,9 @@ def _check_rows(placed_rows: Iterable[tuple[str, Any]], mark: str) -> Rows:
             expected = "an integer from 0 to 10^12 in plain digits"
             fits = type(value) is int and 0 <= value <= MOST_PIECES
             if column == "sku":
-                expected = "a string that no other row has, not empty, no control character in it, no formula"
+                expected = (
+                    "a string that no other row has, not empty, no control character in it, no = in front"
+                )
                 fits = isinstance(value, str) and bool(re.fullmatch(_SKU, value)) and value not in rows
             if not fits:
                 raise StockError(f"{place}{mark}{column}", f"observed {describe(value)}, expected {expected}")
@@ -573,18 +577,7 @@ def _check_rows(placed_rows: Iterable[tuple[str, Any]], mark: str) -> Rows:
     return list(rows.values())
 
 
-def compute_shortage(row: Json) -> int:
-    """Return how many pieces a stock row lacks: max(target - available, 0), never negative. Pure."""
-    shortage: int = row["target"] - row["available"]
-    return shortage if shortage > 0 else 0
-
-
-def build_result(rows: Rows) -> Json:
-    """Return the one right result for stock rows: `{"rows": [{"sku", "shortage"}, ...]}`. Pure."""
-    return {"rows": [{"sku": row["sku"], "shortage": compute_shortage(row)} for row in rows]}
-
-
-# --- Checkpoint: the application's own verified record -----------------------
+# --- Checkpoint: the application's own snapshot of the work ------------------
 
 SCHEMA_VERSION = 1
 OPERATION = "read_stock"
@@ -749,7 +742,7 @@ def find_reply_faults(message: Json, stop_reason: str, tool: str | None = None) 
 
 
 def _find_block_faults(content: list[Any], tool: str | None) -> Iterator[Finding]:
-    wanted = Words(f"exactly one call of {tool}" if tool else "no tool call")
+    expected = Words(f"exactly one call of {tool}" if tool else "no tool call")
     for index, block in enumerate(content):
         kind, right = block["type"], block
         if kind == "tool_use" and tool:
@@ -758,15 +751,26 @@ def _find_block_faults(content: list[Any], tool: str | None) -> Iterator[Finding
             right = {**block, "name": tool, "input": {}, "id": call_id if is_id else Words("a tool call id")}
             tool = None  # it was called, and any further call is one too many
         elif kind.endswith("tool_use"):
-            right = wanted
+            right = expected
         elif kind == "text" and not isinstance(block.get("text"), str):
             right = {**block, "text": Words("a string")}
         yield from explain_differences(block, right, "content", index)
     if tool:
-        yield Finding("content", f"observed no tool call, expected {wanted}")
+        yield Finding("content", f"observed no tool call, expected {expected}")
 
 
-# --- Result: taken out of a reply, and judged --------------------------------
+# --- Result: what is right, taken out of a reply, and judged -----------------
+
+
+def compute_shortage(row: Json) -> int:
+    """Return how many pieces a stock row lacks: max(target - available, 0), never negative. Pure."""
+    shortage: int = row["target"] - row["available"]
+    return shortage if shortage > 0 else 0
+
+
+def build_result(rows: Rows) -> Json:
+    """Return the one right result for stock rows: `{"rows": [{"sku", "shortage"}, ...]}`. Pure."""
+    return {"rows": [{"sku": row["sku"], "shortage": compute_shortage(row)} for row in rows]}
 
 
 def join_text(message: Json) -> str:
@@ -786,7 +790,9 @@ def parse_answer(message: Json) -> Any:
 def find_answer(reply: Any) -> tuple[Findings, Any]:
     """Return what keeps a parsed reply from being a finished answer, and the answer's value if nothing does.
 
-    All that find_message_faults, find_reply_faults and parse_answer find, the worst alone. Pure.
+    The faults of find_message_faults, else those of find_reply_faults for end_turn, else the JsonError of
+    parse_answer, at the path "the answer, ...". A good answer may be null: only where nothing was found is
+    there one. Pure.
     """
     findings = find_message_faults(reply) or find_reply_faults(reply, "end_turn")
     try:
@@ -811,7 +817,7 @@ def validate_result(result: Any, rows: Rows) -> Findings:
 
 
 def _find_result_faults(result: Any, rows: Rows) -> Iterator[Finding]:
-    """Yield what is wrong with any result, one that is right in another order included: then nothing is."""
+    """Yield what is wrong with a result; its rows may come in any order."""
     # 1. One object with the key rows, an array, and no other key.
     if not isinstance(result, dict):
         yield from explain_differences(result, Words("an object with the key rows"))
@@ -847,9 +853,9 @@ _NO_SHORTAGE = Words("an integer")
 
 
 def list_nearest_rows(rows: list[Any], missing: dict[str, int]) -> Iterator[Any]:
-    """Yield for each row of a result the right one that is nearest, with Words for what none is right by.
+    """Yield for each row of a result the nearest right row, with Words where no single value is right.
 
-    `missing` are the right shortages by SKU; those of the SKUs that come are taken out of it.
+    `missing` holds the right shortages by SKU, and is changed: each SKU that comes is taken out of it.
     """
     expected = dict(missing)
     for row in rows:
@@ -887,7 +893,7 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]
     if not isinstance(messages, list):
         messages, shape = [], Words("a list of messages")
     # 1. The turn in hand, in both: where it begins, its messages, and what stands behind them.
-    at, first, start = _find_turns(messages, expected)
+    at, first, start = _match_turns(messages, expected)
     turn, behind = messages[at:first], messages[first:]
     expected_turn, expected_behind = expected[start : start + 1], expected[start + 1 :]
     # 2. How its calls and the results behind it pair, and those of a later turn that came along.
@@ -957,7 +963,7 @@ def _keep_paired(observed: Messages, expected: Messages) -> tuple[Messages, Mess
             is_result, call = block.get("type") == "tool_result", _render_call_id(block)
             if not is_result or all(calls[call] == 1 for calls in counts):
                 name = call if is_result else next(others)
-                if name not in places:  # what the first has not may find its place taken
+                if name not in places:  # a block that the first message lacks may find its number taken
                     places[name] = next(behind) if place in taken else place
                     taken.add(places[name])
                 content[places[name]] = message["content"][place]
@@ -969,7 +975,7 @@ def _render_call_id(block: Json) -> str:
     return render_json(block.get("tool_use_id"))  # which may be unhashable
 
 
-def _find_turns(messages: Messages, expected: Messages) -> tuple[int, int, int]:
+def _match_turns(messages: Messages, expected: Messages) -> tuple[int, int, int]:
     """Return where the turn in hand begins and where it ends, and which message it is in the original.
 
     It is the last assistant message with a tool_use, else the last assistant message. Where that was
@@ -1014,13 +1020,13 @@ def find_unmatched_results(turn: Messages, behind: Messages, first: int) -> Find
                 in_front = False
                 continue
             call = _render_call_id(block)
-            wanted = "one" if call in waiting else "one for a call of the turn"
+            expected = "one" if call in waiting else "one for a call of the turn"
             if waiting.get(call) and isinstance(block.get("tool_use_id"), str):
                 waiting[call].pop()
-                wanted = "" if in_front else "it at the beginning of the next message"
-            if wanted:
+                expected = "" if in_front else "it at the beginning of the next message"
+            if expected:
                 path = render_path(["messages", number, "content", place, "tool_use_id"])
-                findings.append(Finding(path, f"observed a result for {shorten(call)}, expected {wanted}"))
+                findings.append(Finding(path, f"observed a result for {shorten(call)}, expected {expected}"))
     unanswered = [
         Finding(path, f"observed no result for {shorten(call)}, expected one")
         for call, paths in waiting.items()
@@ -1044,7 +1050,7 @@ def _has_calls(message: Any) -> bool:
     return _is_assistant(message) and any(block.get("type") == "tool_use" for block in _list_blocks(message))
 
 
-def _list_blocks(message: Any) -> Rows:
+def _list_blocks(message: Any) -> list[Json]:
     content = message.get("content") if isinstance(message, dict) else None
     return (
         [block if isinstance(block, dict) else {} for block in content] if isinstance(content, list) else []
@@ -1233,7 +1239,7 @@ def read_stock(path: str) -> Rows:
         return parse_stock(read_input(path))
     except JsonError as error:
         columns = ",".join(STOCK_COLUMNS)
-        next_step = f"save it in UTF-8, with commas, the columns {columns}, and whole quantities"
+        next_step = f"save it in UTF-8, with commas, the columns {columns}, each SKU once, whole quantities"
         raise UnreadableError(path, str(error), next_step) from error
 
 
@@ -1241,7 +1247,8 @@ def write_new_files(files: dict[str, bytes]) -> None:
     """Write new files durably, all of them or none; what exists is never overwritten.
 
     Each is written beside its place, flushed, and given its final name by a hard link, which fails
-    where something stands already, in a race and through a symbolic link too. Raises ExistsError or
+    where something stands already, in a race and through a symbolic link too. Where a file system has no
+    hard links, the file is created exclusively in its place instead. Raises ExistsError or
     UnwritableError after taking back what it had written.
     """
     for path in files:
@@ -1288,7 +1295,7 @@ def discard(*paths: str) -> None:
 def make_folder(path: str, mode: int = 0o777) -> None:
     """Make a folder, but not its parents, and put its name on the disk; a failure removes it again.
 
-    Raises OSError.
+    Raises OSError, or ValueError for a path that holds NUL.
     """
     os.mkdir(path, mode)
     try:
@@ -1301,7 +1308,8 @@ def make_folder(path: str, mode: int = 0o777) -> None:
 def write_flushed(path: str, data: bytes, mode: int = 0o666) -> None:
     """Create a file that did not exist, write it and flush it to disk; a failure removes it again.
 
-    Raises OSError. The folder that holds it is not flushed: see flush_folder.
+    Raises OSError, or ValueError for a path that holds NUL. The folder that holds it is not flushed: see
+    flush_folder.
     """
     binary = getattr(os, "O_BINARY", 0)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | binary, mode)
@@ -1317,7 +1325,7 @@ def write_flushed(path: str, data: bytes, mode: int = 0o666) -> None:
 
 
 def write_all(write: Callable[[memoryview], int | None], data: bytes) -> None:
-    """Write every byte by a function that may take only a part of them. Raises OSError if it takes none."""
+    """Write all bytes by a function that may take some of them at a time. Raises OSError if it takes none."""
     rest = memoryview(data)
     while rest:
         taken = write(rest)
@@ -1327,7 +1335,7 @@ def write_all(write: Callable[[memoryview], int | None], data: bytes) -> None:
 
 
 def flush(descriptor: int) -> None:
-    """Put on the disk what a descriptor has written. Raises OSError."""
+    """Flush to disk what was written through a descriptor. Raises OSError."""
     if sys.platform == "darwin":  # there fsync stops at the drive's cache
         import fcntl
 
@@ -1337,7 +1345,7 @@ def flush(descriptor: int) -> None:
 
 
 def flush_folder(path: str) -> None:
-    """Put on the disk which names a folder holds, where the system can. Raises OSError."""
+    """Flush a folder's names to disk, where the system can. Raises OSError."""
     if os.name == "nt":
         return
     descriptor = os.open(path, os.O_RDONLY)
@@ -1490,7 +1498,7 @@ def run_command(name: str, command: Callable[[Terminal], int], ends_process: boo
 HELP = f"""\
 usage: checkpoint_demo.py COMMAND [ARGUMENT]...
 
-Keep a verified record of an agent's work, hand it over, judge the answer.
+Keep a verified checkpoint of an agent's work, hand it over, judge the answer.
 
   self-test
       Check this program on known inputs; nothing is written.
@@ -1507,7 +1515,7 @@ Keep a verified record of an agent's work, hand it over, judge the answer.
       into a new file (default: to standard output).
   validate RESULT [--stock FILE] [--json]
       Judge a result against the trusted source.
-  replay [--emit-fixture | --check-restored FILE [--original FILE]] [--json]
+  replay [--emit-fixture | [--check-restored FILE [--original FILE]] [--json]]
       Compare a restored session record with the original (default: the one that
       --emit-fixture prints); alone: try six built-in cases.
 
@@ -1523,16 +1531,20 @@ VALUES = {
 
 
 def read_options(
-    program: str, listed: str, command: str, arguments: list[str], values: dict[str, tuple[str, str]] = VALUES
+    program: str,
+    help_text: str,
+    command: str,
+    arguments: list[str],
+    values: dict[str, tuple[str, str]] = VALUES,
 ) -> Json:
     """Return {name: value} for what a command takes; it is None for what was not given. Raises UsageError.
 
-    `listed` is the program's help, in which a command's usage begins a line, behind two spaces. It is such
+    `help_text` is the program's help, in which a command's usage begins a line, behind two spaces. It is such
     as `validate RESULT [--stock FILE] [--json]`: a place, which must be filled because it stands in no
     bracket, an option with a value behind it or joined by `=`, and a switch, which becomes True. (argparse
     would do it too, but to import and to fill it takes a sixth of a start.)
     """
-    usage = command + listed.partition(f"\n  {command}")[2].partition("\n      ")[0]
+    usage = command + help_text.partition(f"\n  {command}")[2].partition("\n      ")[0]
     words = _parse_words(usage)
     options: Json = dict.fromkeys(words)
     places = [name for name in words if not name.startswith("-")]
@@ -1548,7 +1560,7 @@ def read_options(
         elif words.get(name) and not joined and waiting and _is_value(waiting[-1]):
             value = waiting.pop()
         if name not in words:
-            raise UsageError(_explain_stray(name, command, listed), program)
+            raise UsageError(_explain_stray(name, command, help_text), program)
         pattern, expected = values.get(words[name], ("", "a value"))
         fits = value if words[name] else not joined
         if not fits or (pattern and not re.fullmatch(pattern, value)):
@@ -1560,15 +1572,15 @@ def read_options(
     return options
 
 
-def _explain_stray(word: str, command: str, listed: str) -> str:
+def _explain_stray(word: str, command: str, help_text: str) -> str:
     """Return what is wrong with a word that has no place here; it may be a secret, and little is shown."""
-    known = [name for name in _parse_words(listed) if name.startswith("-")]
+    known = [name for name in _parse_words(help_text) if name.startswith("-")]
     if not word or word in known:
         return f"{word or 'one word more'} does not go with {command}"
     import difflib
 
     near = difflib.get_close_matches(word, known, 1, 0.7)
-    return f"there is no {shorten(word, 16)}{', but ' if near else ''}{''.join(near)}"
+    return f"there is no {shorten(word, 16)}{'; the nearest is ' if near else ''}{''.join(near)}"
 
 
 def _parse_words(usage: str) -> dict[str, str]:
@@ -1594,7 +1606,7 @@ def _is_value(argument: str) -> bool:
     return argument == "-" or not argument.startswith("-")
 
 
-def list_findings(findings: Findings) -> Rows:
+def list_findings(findings: Findings) -> list[Json]:
     """Return findings as --json shows them: {"path", "message"} each. Pure."""
     return list(map(vars, findings))
 
@@ -1636,8 +1648,9 @@ def _make_missing_folder(path: str) -> bool:
     except (OSError, ValueError) as error:
         if os.path.isdir(path):
             return False
-        what, why = f"{show(path)} cannot be made: {explain(error)}", "files are written into a folder"
-        raise RefusedError(what, why, "make the folder that it is to stand in, or name another") from error
+        what = f"{show(path)} cannot be made: {explain(error)}"
+        why = "only the folder itself is made, never the one that is to hold it"
+        raise RefusedError(what, why, "make the folder that is to hold it, or name another") from error
     return True
 
 
@@ -1671,7 +1684,7 @@ def _judge(
     passed: str,
     expected: Json,
 ) -> int:
-    """Say a judge's findings on a file, then the verdict, `passed` without any; return the exit code."""
+    """Say what a judge finds in a file, then the verdict, `passed` if nothing; return the exit code."""
     try:
         findings = judge(parse_json(read_input(path)), options["--stock"])
     except JsonError as error:  # a text that is no strict JSON is judged too
@@ -1733,8 +1746,8 @@ def _cmd_replay(terminal: Terminal, options: Json) -> int:
         changes, notes = compare_sessions(_read_record(restored), original)
         return _say_changes(terminal, options["--json"], changes, notes)
     cases = list(run_session_cases())
-    outcomes = sum(passed for _, _, passed in cases)
-    verdict = f"{outcomes}/{len(cases)} expected outcomes"
+    as_expected = sum(passed for _, _, passed in cases)
+    verdict = f"{as_expected}/{len(cases)} expected outcomes"
     if options["--json"]:
         listed = [
             {"change": change, "labels": labels, "expected": passed} for change, labels, passed in cases
@@ -1744,7 +1757,7 @@ def _cmd_replay(terminal: Terminal, options: Json) -> int:
         for change, labels, passed in cases:
             terminal.write_out(f"{change:44} {labels}{'' if passed else ', which is NOT expected'}")
         terminal.write_out(verdict)
-    return EXIT_DONE if outcomes == len(cases) else EXIT_REJECTED
+    return EXIT_DONE if as_expected == len(cases) else EXIT_REJECTED
 
 
 def _read_record(path: str, kind: type = object) -> Json:
@@ -1759,10 +1772,11 @@ def _read_record(path: str, kind: type = object) -> Json:
     raise UnreadableError(path, fault, "name a file that holds the body of a Messages request")
 
 
+_LOST_THINKING = "its thinking blocks no longer fit: the API refuses them, or drops them without a word"
 # What a label means for the next request, by how it begins.
 _MEANINGS = {
-    "changed prefix": "its thinking blocks fit no more, and are refused, or dropped without a word",
-    "changed assistant": "its thinking blocks fit no more, and are refused, or dropped without a word",
+    "changed prefix": _LOST_THINKING,
+    "changed assistant": _LOST_THINKING,
     "unmatched": "it is refused, because its calls and results do not pair",
     "changed tool result": "the model would go on from other facts",
     "changed later": "the model would go on from another conversation",
@@ -1834,7 +1848,7 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` is what follows the program's name.
 
-    Without `argv` it is this process's own, which is taken to end with the command.
+    Without `argv` it takes this process's own arguments, and the process is expected to end with the command.
     """
     arguments = sys.argv[1:] if argv is None else argv
     return run_command("checkpoint_demo.py", lambda terminal: _run(terminal, arguments), argv is None)

@@ -2,6 +2,7 @@
 """Hand a task from one model to another: three requests, each recorded before it leaves.
 
     $ python3 run_handoff.py --live
+    ...
     accepted: 3 rows, total shortage 7
     $ python3 run_handoff.py --live
     run_handoff.py: refused: handoff-run already exists
@@ -80,6 +81,7 @@ HEADERS = {
     "accept-encoding": "identity",
     "user-agent": "run_handoff.py",
 }
+KEY_MARK = "[key removed]"  # stands where a key stood
 TIMEOUT_SECONDS = 180
 MOST_SECONDS = 99_999
 REPLY_LIMIT_BYTES = 4 * 2**20
@@ -109,7 +111,7 @@ class EvidenceBroken(Exception):
 
 
 _NEW_RUN = "start a new run in a new folder, see --out"
-# What a person is told of a run without an accepted answer: (verdict, why, what to do next).
+# What a person is told of a run without an accepted answer, by its verdict: (why, what to do next).
 _ENDS = {
     "rejected": (
         "only an answer that was proved right is accepted",
@@ -117,16 +119,16 @@ _ENDS = {
     ),
     "broken": (
         "evidence is only worth something as a whole",
-        "keep the folder as it is; unless --stock named another stock than the run's, take every request"
-        " in it for unclear, and look it up at the provider",
+        "keep the folder as it is; unless --stock named another stock than the run's, treat every request"
+        " in it as unclear, and look it up with the provider",
     ),
     "failed": (
         "a run that cannot go on is ended, and nothing is sent again",
-        f"mend the cause, where there is one, then {_NEW_RUN}",
+        f"mend the cause, if there is one, then {_NEW_RUN}",
     ),
     "unclear": (
         "a request that may have been processed may have been billed",
-        f"look it up at the provider by its time and its request id; only then {_NEW_RUN}",
+        f"look it up with the provider by its time and its request id; only then {_NEW_RUN}",
     ),
     "interrupted": ("Ctrl-C was pressed", _NEW_RUN),
 }
@@ -140,7 +142,7 @@ _MENDS = {
     "HTTP 529": "wait",
     "max_tokens": "give another --max-tokens",
 }
-_WORDS = {
+_VERDICTS = {
     EXIT_DONE: "accepted",
     EXIT_REJECTED: "rejected",
     EXIT_FAILED: "failed",
@@ -154,7 +156,7 @@ class RunError(HandoffError):
 
     def __init__(self, exit_code: int, folder: str, end: str, verdict: str = "") -> None:
         self.exit_code = exit_code
-        self.verdict = verdict or _WORDS[exit_code]
+        self.verdict = verdict or _VERDICTS[exit_code]
         what, why = f"the run in {show(folder)}: {show(end)}", _ENDS[self.verdict][0]
         super().__init__(what, why, advise(self.verdict, end))
 
@@ -184,7 +186,7 @@ _MOST_COUNT = 10**9
 
 
 def parse_usage(message: Json) -> dict[str, int]:
-    """Return the token counts of a reply that are plain integers; anything else is left out. Pure."""
+    """Return the token counts of a reply that are integers from 0 to 10^9; others are left out. Pure."""
     usage = message.get("usage")
     counts = (
         {field: usage.get(field) for field in _TOKEN_FIELDS + _CACHE_FIELDS} if type(usage) is dict else {}
@@ -215,22 +217,13 @@ def render_usd(micro_usd: int | None) -> str:
 
 
 def parse_usd(text: str) -> int | None:
-    """Return the micro-dollars that render_usd wrote. Pure."""
+    """Return the micro-dollars that render_usd wrote. Raises ValueError for other texts. Pure."""
     return None if text == "unknown" else int(text.replace(".", ""))
 
 
 def add_costs(costs: Sequence[int | None]) -> int | None:
     """Return costs together; None if one of them is unknown. Pure."""
     return None if None in costs else sum(cost or 0 for cost in costs)
-
-
-def sum_costs(records: Records) -> int | None:
-    """Return what the requests in a ledger cost together in micro-dollars, None if one is unknown.
-
-    So it is where a request is unclear, which may have been billed. Pure.
-    """
-    costs = [parse_usd(record["cost_usd"]) for record in records if "cost_usd" in record]
-    return None if is_unclear(records) else add_costs(costs)
 
 
 def compute_cost_per_accepted(costs: list[int | None], accepted: int) -> tuple[int, int] | None:
@@ -342,7 +335,7 @@ def estimate_answer_tokens(rows: Rows) -> int:
     return -(-len(encode_json(build_result(rows))) * 2 // 3)  # the recorded answer: 107 bytes, 67 tokens
 
 
-def explain_misfit(plan: Plan) -> str:
+def explain_overlong(plan: Plan) -> str:
     """Return why a reply's token limit cannot hold the right answer, "" if it can. Pure."""
     tokens, limit = estimate_answer_tokens(plan.rows), plan.facts["max_tokens"]
     if tokens <= limit:
@@ -407,7 +400,8 @@ class Outcome:
     """What came of sending one request, as far as this side can know.
 
     `body` is what came back, without the key, or None if no reply began. `facts` is what the ledger
-    says of it: the facts of OUTCOME_FACTS that are out of the ordinary, and the body's digest.
+    says of it: those of OUTCOME_FACTS that are known and not as usual (opened, no key removed), and the
+    body's digest.
     """
 
     def __init__(self, body: bytes | None = None, **facts: Any) -> None:
@@ -456,7 +450,7 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
 
 
 def count_items(body: bytes) -> int:
-    """Return how many brackets and commas a text has: before it is parsed, a measure of its values. Pure."""
+    """Return how many opening brackets and commas a text has, a measure of what it parses to. Pure."""
     return sum(map(body.count, (b"{", b"[", b",")))
 
 
@@ -499,20 +493,34 @@ def find_early_code(records: Records) -> int:
     return EXIT_UNCLEAR if is_unclear(records) else EXIT_FAILED
 
 
+def sum_costs(records: Records) -> int | None:
+    """Return what the requests in a ledger cost together in micro-dollars, None if one is unknown.
+
+    So it is where a request is unclear, which may have been billed. Pure.
+    """
+    costs = [parse_usd(record["cost_usd"]) for record in records if "cost_usd" in record]
+    return None if is_unclear(records) else add_costs(costs)
+
+
+def find_ends(records: Records) -> Records:
+    """Return the record that closes a run, in a list that is empty if there is none. Pure."""
+    return [record for record in records[1:] if record["operation_id"] == RUN]
+
+
 # --- The run: one course, for doing it and for inspecting it ------------------
 
 
 def carry_out(evidence: Recorder | Inspector, plan: Plan) -> tuple[int, str]:
-    """Go through a whole run, close it, and return its exit code and its verdict in words.
+    """Go through a whole run, close it, and return its exit code and its end in words.
 
     The Recorder writes down what happens here; the Inspector takes the very same calls and compares
     them with what was written. EvidenceEnds and EvidenceBroken come from an Inspector only.
     """
     evidence.record(RUN, PLANNED, **plan.facts)
     try:
-        verdict = _go_through(evidence, plan)
+        end = _go_through(evidence, plan)
         evidence.record(RUN, CONFIRMED, cost_usd=render_usd(sum_costs(evidence.records)))
-        return EXIT_DONE, verdict
+        return EXIT_DONE, end
     except RunEnded as error:
         code, why = error.args
     except EvidenceError as error:
@@ -597,7 +605,6 @@ def _end_if(findings: list[Finding], about: str, code: int = EXIT_FAILED) -> Non
 
 # --- Transport: one request, one connection, one time limit -------------------
 
-KEY_MARK = "[key removed]"
 _LOOPBACK = r"localhost|::1|127(\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}"
 
 
@@ -633,7 +640,7 @@ class Key:
 
 
 def is_key(value: str) -> bool:
-    """Return whether a key can be this: 16 or more printable ASCII characters without spaces. Pure."""
+    """Return whether a value can be a key: 16 or more printable ASCII characters without spaces. Pure."""
     return len(value) >= 16 and value.isascii() and value.isprintable() and " " not in value
 
 
@@ -742,7 +749,7 @@ class Attempt:
         import urllib.request
 
         try:
-            request = urllib.request.Request(url, data, headers)  # data make it a POST
+            request = urllib.request.Request(url, data, headers)  # a request with data is a POST
             with _build_opener(self).open(request, timeout=timeout_seconds + 1) as response:
                 with self._lock:
                     if self._given_up:  # what was cut off may look like the end of the headers
@@ -767,9 +774,9 @@ def _build_opener(attempt: Attempt) -> Any:
     class Response(http.client.HTTPResponse):
         def begin(self) -> None:
             super().begin()
-            this: Any = self
-            while 102 <= this.status <= 199:  # an interim reply; http.client goes past 100 alone
-                this.headers = None
+            this: Any = self  # status and headers, as http.client sets them
+            while 102 <= this.status <= 199:  # an interim reply; http.client itself skips only 100
+                this.headers = None  # else begin takes the reply for begun, and returns
                 super().begin()
 
     class Connection(http.client.HTTPConnection):
@@ -864,7 +871,8 @@ def send_request(
 
     `wait` is called ten times a second with the seconds that have passed; a text that it returns is
     the reason to give up at once. Certificates are verified, redirects are not followed, at most
-    4 MiB are received, and the key is taken out of what came.
+    4 MiB are received, and the key is taken out of what came. What breaks is told by the outcome; only
+    bugs and interrupts are raised.
     """
     import threading
 
@@ -994,7 +1002,10 @@ class Recorder:
             raise EvidenceError(name, error) from error
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
-        """Append one line to the ledger and flush it; a line that fails is taken back."""
+        """Append one line, without the key, to the ledger and flush it; a line that fails is taken back.
+
+        Raises RunEnded instead where Ctrl-C was pressed before something is planned or sent.
+        """
         if self._terminal.interrupted and operation_id != RUN and state in (PLANNED, IN_FLIGHT):
             raise RunEnded(EXIT_INTERRUPTED, INTERRUPTED)
         seconds, milliseconds = divmod(time.time_ns() // 10**6, 1_000)
@@ -1062,7 +1073,7 @@ def read_evidence(folder: str, name: str) -> bytes | None:
     """Return a file of an evidence folder, None if it is not there. No link is followed.
 
     Raises EvidenceBroken for what is no regular file or is longer than any that a run stores
-    (4 MiB for a reply and for the ledger, 64 MiB for another file); UnreadableError.
+    (4 MiB for a reply and for the ledger, 64 MiB for another file); UnreadableError for what cannot be read.
     """
     path = os.path.join(folder, name)
     is_small = "response" in name or name == LEDGER
@@ -1071,9 +1082,11 @@ def read_evidence(folder: str, name: str) -> bytes | None:
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             raise EvidenceBroken(name, "observed no regular file, expected one")
-        with open(os.open(path, flags), "rb") as file:  # no link, if it was exchanged meanwhile
+        with open(os.open(path, flags), "rb") as file:  # O_NOFOLLOW: a link may have come there meanwhile
             size_bytes = os.fstat(file.fileno()).st_size
-            data = file.read(min(size_bytes, limit_bytes) + 1) or b""  # so much memory is taken at once
+            data = (
+                file.read(min(size_bytes, limit_bytes) + 1) or b""
+            )  # read(n) takes n bytes of memory at once
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -1100,7 +1113,7 @@ class RehearsalModels:
     def answer(self, headers: Mapping[str, str], data: bytes) -> tuple[int, Json]:
         """Return (HTTP status, reply body) for a request; header names are in lower case."""
         if headers.get("x-api-key") != self._key:
-            return build_refusal(401, "authentication_error", "x-api-key: missing or unknown")
+            return _refuse(401, "authentication_error", "x-api-key: missing or unknown")
         try:
             request = parse_json(data)
             fault = self._find_fault(headers, request)
@@ -1108,7 +1121,7 @@ class RehearsalModels:
         except (JsonError, TypeError, KeyError, AttributeError) as error:  # no JSON, or of another shape
             fault = f"the request is not in the expected form: {error}"
         if fault:
-            return build_refusal(400, "invalid_request_error", fault)
+            return _refuse(400, "invalid_request_error", fault)
         return 200, {
             "id": f"msg_{os.urandom(8).hex()}",
             "type": "message",
@@ -1154,7 +1167,7 @@ class RehearsalModels:
         return "tool_use", content
 
 
-def build_refusal(status: int, kind: str, message: str) -> tuple[int, Json]:
+def _refuse(status: int, kind: str, message: str) -> tuple[int, Json]:
     """Return (HTTP status, reply body) of a refusal in the API's error shape."""
     error = {"type": kind, "message": message}
     return status, {"type": "error", "error": error, "request_id": f"req_{os.urandom(8).hex()}"}
@@ -1199,7 +1212,7 @@ class RehearsalServer:
                 headers = http.client.parse_headers(self.rfile)
                 length = headers.get("content-length", "")
                 data = self.rfile.read(int(length)) if re.fullmatch("[0-9]{1,9}", length) else b""
-                status, reply = build_refusal(404, "not_found_error", "there is only POST /v1/messages")
+                status, reply = _refuse(404, "not_found_error", "there is only POST /v1/messages")
                 if line.startswith(b"POST /v1/messages "):
                     status, reply = models.answer(
                         {name.lower(): text for name, text in headers.items()}, data
@@ -1218,7 +1231,7 @@ class RehearsalServer:
 
         self._server = Server(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1/messages"
-        # It looks that often, in seconds, whether it is to stop.
+        # How often, in seconds, it looks whether it is to stop.
         thread = threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True)
         try:
             thread.start()
@@ -1258,7 +1271,7 @@ def find_plan_fault(facts: Json) -> str:
     return ""
 
 
-_LIMITS = "the files agree with each other, which does not show who wrote them, or when"
+_NOT_PROVED = "the files agree with each other, which does not show who wrote them, or when"
 # Between these lies a time in UTC, character by character; to compile a pattern for it takes longer.
 _TIMES = ("0000-00-00T00:00:00.000Z", "9999-19-39T29:59:59.999Z")
 _BROKEN = (EXIT_REJECTED, "the evidence does not hold", "broken")
@@ -1286,7 +1299,7 @@ class Inspector:
             try:
                 self.files[name] = read_evidence(folder, name)
             except EvidenceBroken as error:
-                self._find(*error.args)
+                self._add_finding(*error.args)
         *self._lines, rest = (self.files[LEDGER] or b"").split(b"\n")
         if rest:
             self.notes.append(f"{LEDGER}: its last line was cut while it was written, and is left out")
@@ -1296,7 +1309,7 @@ class Inspector:
         """The state of a request without a record."""
         return "unknown" if self.findings else "not planned"
 
-    def _find(self, place: str, message: str) -> None:
+    def _add_finding(self, place: str, message: str) -> None:
         """Take a finding, if it is the first one about its place: one fault is told once."""
         if place not in {finding.path for finding in self.findings}:
             self.findings.append(Finding(place, message))
@@ -1317,10 +1330,10 @@ class Inspector:
             in_flight = "a request in flight" if code == EXIT_UNCLEAR else "nothing in flight"
             end = f"the run was ended before it closed, with {in_flight}"
         except EvidenceBroken as error:
-            self._find(*error.args)
+            self._add_finding(*error.args)
             return
         if not self.findings:
-            self.exit_code, self.end, self.verdict = code, end, _WORDS[code]
+            self.exit_code, self.end, self.verdict = code, end, _VERDICTS[code]
             if code == EXIT_INTERRUPTED:  # the run was, this inspection is not
                 self.exit_code = EXIT_FAILED
             self.checks += [f"{LEDGER}: {FILES[LEDGER]}"] if self.records else []
@@ -1331,7 +1344,8 @@ class Inspector:
             raise EvidenceBroken(LEDGER, "it is missing")
         facts = self._take_facts(self._peek(may_end=False), PLAN_FACTS)
         if len(facts) < len(PLAN_FACTS):
-            raise EvidenceBroken(self._line(), "it does not say all that a run begins with")
+            missing = ", ".join(name for name in PLAN_FACTS if name not in facts)
+            raise EvidenceBroken(self._line(), f"observed no {missing}, expected all that a run begins with")
         fault = find_plan_fault(facts)
         if fault:
             raise EvidenceBroken(self._line(), fault)
@@ -1372,9 +1386,9 @@ class Inspector:
         if stored == data:
             self.checks.append(f"{name}: {FILES[name]}")
         elif stored is None:
-            self._find(name, "it is missing, though the records tell of it")
+            self._add_finding(name, "it is missing, though the records tell of it")
         else:
-            self._find(*_compare_bytes(name, stored, data))
+            self._add_finding(*_compare_bytes(name, stored, data))
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Compare the ledger's next line with what the run must have recorded, behind the line before."""
@@ -1384,10 +1398,10 @@ class Inspector:
         record = {"operation_id": operation_id, "state": state, **facts, **own}
         line = encode_json({"time": "", **record})  # where the time stands first
         if line != self._lines[number]:
-            self._find(*_compare_bytes(self._line(), self._lines[number], line))
+            self._add_finding(*_compare_bytes(self._line(), self._lines[number], line))
         when = observed["time"]
         if len(when) != len(_TIMES[0]) or not all(a <= at <= z for at, a, z in zip(when, *_TIMES)):
-            self._find(f"{self._line()} time", f"observed {describe(when)}, expected a time in UTC")
+            self._add_finding(f"{self._line()} time", f"observed {describe(when)}, expected a time in UTC")
         if (observed["operation_id"], observed["state"]) != (operation_id, state):
             raise EvidenceEnds  # what follows cannot be compared
         self.records.append(record)
@@ -1398,26 +1412,30 @@ class Inspector:
         facts = self._take_facts(observed, OUTCOME_FACTS)
         has_reply = "response_sha256" in observed
         if ("http_status" in facts) != has_reply or (has_reply and not facts.get("opened", True)):
-            raise EvidenceBroken(self._line(), "a reply has a status and a digest, and comes on a connection")
+            raise EvidenceBroken(self._line(), "observed a reply without a status, a digest or a connection")
         if facts.get("content_encoding", "gzip") != "gzip" or not 100 <= facts.get("http_status", 200) <= 999:
-            raise EvidenceBroken(self._line(), "an encoding or a status that no run records")
+            raise EvidenceBroken(self._line(), "observed an encoding or a status that no run records")
         if not has_reply:
             if "trouble" not in facts or {"content_encoding", "key_removed"} & facts.keys():
-                raise EvidenceBroken(self._line(), "no reply came: something broke, and nothing was decoded")
+                raise EvidenceBroken(
+                    self._line(), "observed no reply, but nothing that broke, or something decoded"
+                )
             return Outcome(**facts)
         body = self.files[step.response_file]
         if body is None:
             raise EvidenceBroken(step.response_file, f"it is missing, though {self._line()} tells of it")
         if digest_bytes(body) != observed["response_sha256"]:
-            self._find(step.response_file, f"its digest is not what {self._line()} says")
+            self._add_finding(step.response_file, f"its digest is not what {self._line()} says")
         if facts.get("key_removed") and KEY_MARK.encode() not in body:
-            self._find(f"{self._line()} key_removed", f"observed true, but {step.response_file} has no mark")
+            self._add_finding(
+                f"{self._line()} key_removed", f"observed true, but {step.response_file} has no mark"
+            )
         return Outcome(body, **facts)
 
     def check_leftovers(self) -> None:
         """Find what is there though the course of the run does not come to it."""
         if self.closed and len(self.records) < len(self._lines):
-            self._find(self._line(), "it stands behind the run's last record")
+            self._add_finding(self._line(), "it stands behind the run's last record")
         if self.findings:
             return  # which may be why the course did not come to the rest
         requests = list_requests(self.records).values()
@@ -1429,29 +1447,33 @@ class Inspector:
             if states.get(name) in (IN_FLIGHT, UNCLEAR):  # named, perhaps, before the record of it failed
                 self.notes.append(f"{name} is there, but no record vouches for it")
             else:
-                self._find(name, "it is there, though the records do not come to it")
+                self._add_finding(name, "it exists, though no record leads to it")
 
     def check_sums(self) -> None:
         """Compare SHA256SUMS, where it is, with the digests of the files."""
         sums = self.files[SUMS]
         if sums is None:
             if self.closed:
-                self._find(SUMS, "it is missing, though the run was closed")
+                self._add_finding(SUMS, "it is missing, though the run was closed")
         elif sums == render_sums({name: self.files[name] for name in FILES}):
             self.checks.append(f"{SUMS}: it holds the digest of every file")
         else:
             lines = [b"", *sums.splitlines(keepends=True)]
             changed = [name for name in FILES if render_sums({name: self.files[name]}) not in lines]
             for name in changed:
-                self._find(name, f"its digest is not what {SUMS} says")
+                self._add_finding(name, f"its digest is not what {SUMS} says")
             if not changed:
-                self._find(SUMS, "it names files that are not there, or not each once and in order")
+                self._add_finding(SUMS, "it names files that are not there, or not each once and in order")
 
     def _line(self) -> str:
         return f"{LEDGER} line {len(self.records) + 1}"
 
     def _peek(self, may_end: bool = True) -> Json:
-        """Return the ledger's next record; raise RunEnded if it closes a run that had to end early."""
+        """Return the ledger's next record; raise RunEnded if it closes a run that had to end early.
+
+        `may_end` says whether a run may end here. Raises EvidenceEnds behind the last record, and
+        EvidenceBroken for what is no record.
+        """
         if len(self.records) == len(self._lines):
             raise EvidenceEnds
         try:
@@ -1504,10 +1526,10 @@ def inspect_run(folder: str, rows: Rows | None = None) -> Inspector:
         raise UnreadableError(folder, explain(error), "name a run's folder") from error
     strangers = [name for name in names if name not in (*FILES, SUMS)]
     if strangers == names and not all(name.endswith(".part") for name in names):
-        raise UnreadableError(folder, f"no {LEDGER} is in it", "name a run's folder")
-    # 1. Read every file, follow no link, and check each line of the ledger and their chain.
+        raise UnreadableError(folder, "it holds no file of a run", "name a run's folder")
+    # 1. Read every file of a run, and follow no link.
     inspector = Inspector(folder)
-    # 2. Go through the run again, and compare every file and record.
+    # 2. Go through the run again, and compare every file, every record, and the chain of their digests.
     inspector.go_through(rows)
     # 3. The report must be the one of this run, and nothing may be left over.
     if inspector.closed and not inspector.findings:
@@ -1523,9 +1545,9 @@ def inspect_run(folder: str, rows: Rows | None = None) -> Inspector:
 
 
 def list_requests(records: Records, default: str = "not planned") -> dict[str, Json]:
-    """Return what records tell of each of the three requests: {operation: {name: fact, or None}}. Pure.
+    """Return what records tell of each of the three requests: {operation: {name: fact, or None}}.
 
-    The names are for a person to read; `default` is the state of a request without a record.
+    The names are for a person to read; `default` is the state of a request without a record. Pure.
     """
     last = {record["operation_id"]: record for record in records}
     sent = {record["operation_id"]: record["time"] for record in records if record["state"] == IN_FLIGHT}
@@ -1565,15 +1587,10 @@ def render_table(records: Records, default: str = "not planned") -> str:
     return "\n".join("{:20} {:20} {:11} {:>10} {:>5} {:>9}".format(*line).rstrip() for line in table)
 
 
-def find_ends(records: Records) -> Records:
-    """Return the record that closes a run, in a list that is empty if there is none. Pure."""
-    return [record for record in records[1:] if record["operation_id"] == RUN]
-
-
 def list_warnings(records: Records) -> list[str]:
-    """Return a line for each request that is unclear, and for each that another model answered. Pure.
+    """Return a line for each request that is unclear or in flight, and for each that another model answered.
 
-    It says by what the request is looked up at the provider, or which model was asked.
+    It says by what the request is looked up with the provider, or which model was asked. Pure.
     """
     lines = []
     for operation_id, facts in list_requests(records).items():
@@ -1646,7 +1663,7 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
     verdict = inspector.verdict
     words = "The evidence does not hold" if inspector.findings else verdict.capitalize()
     rehearsal = inspector.plan is not None and inspector.plan.facts["rehearsal"]
-    limits = [_LIMITS] if inspector.closed and not inspector.findings else []
+    limits = [_NOT_PROVED] if inspector.closed and not inspector.findings else []
     kind = "Rehearsal of a handoff: no model answered, nothing was paid" if rehearsal else "Handoff run"
     advice = advise(verdict, inspector.end)
     todo = f"<p><strong>Next:</strong> {_escape(advice)}</p>\n" if advice else ""
@@ -1750,9 +1767,9 @@ def _render_stock(inspector: Inspector) -> str:
         said = "\n".join(map(_escape, shorten(text, 2_000).split("\n")))
         html += f"<p>The receiver said:</p>\n<pre>{said}</pre>\n"
     shown = rows if size <= _MOST_UNFOLDED else differing[:_MOST_UNFOLDED]
-    html += _render_table("Stock and answer", shown) if shown else ""
+    html += _render_stock_table("Stock and answer", shown) if shown else ""
     if len(shown) < len(rows):
-        table = _render_table("The rest of the stock", rows[len(shown) :])
+        table = _render_stock_table("The rest of the stock", rows[len(shown) :])
         more = f"{len(rows) - len(shown):,} more rows, {max(len(differing) - len(shown), 0):,} of them differ"
         html += f"<details>\n<summary>{more}</summary>\n{table}</details>\n"
     return html
@@ -1797,7 +1814,7 @@ def _render_row(state: str, sku: str, delivered: Any, row: Json | None) -> str:
     return f'<tr><th scope="row">{_escape(sku)}</th><td>{_mark(state)}</td>{html}</tr>\n'
 
 
-def _render_table(name: str, rows: list[str]) -> str:
+def _render_stock_table(name: str, rows: list[str]) -> str:
     columns = ("delivered", "expected", "available", "target")
     head = "".join(f'<th scope="col" class="number">{column}</th>' for column in columns)
     return (
@@ -1864,7 +1881,7 @@ Hand a task from one model to another, and keep the evidence.
 def _perform(
     terminal: Terminal, plan: Plan, key: Key, folder: str, announcement: str, kept: bool = True
 ) -> int:
-    """Do a run, live or rehearsed, in a new folder; show its table, its verdict, and where it is kept."""
+    """Do a run, live or rehearsed, in a new folder; show its table, its end, and where it is kept."""
 
     def wait(passed: float) -> str:
         terminal.progress(f"  waiting, {passed:.0f} s")
@@ -1879,7 +1896,7 @@ def _perform(
     try:
         recorder = Recorder(folder, key, send, terminal)
         terminal.write_err(announcement)
-        code, verdict = _carry_out_whatever_comes(recorder, plan)
+        code, end = _carry_out_whatever_comes(recorder, plan)
     except EvidenceError as error:  # not even the ledger could be begun
         raise RunError(EXIT_FAILED, folder, str(error)) from error
     finally:
@@ -1888,22 +1905,22 @@ def _perform(
         terminal.write_err(line, "yellow")
     terminal.write_out(render_table(recorder.records))
     if code == EXIT_DONE:
-        terminal.write_out(verdict, "green")
+        terminal.write_out(end, "green")
     if kept:
         import shlex
 
         terminal.write_err(f"evidence: {show(folder)}, to be read: {show(os.path.join(folder, REPORT))}")
         terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {show(shlex.quote(folder))}")
     if code != EXIT_DONE:
-        raise RunError(code, folder, verdict)
+        raise RunError(code, folder, end)
     return code
 
 
 def _carry_out_whatever_comes(recorder: Recorder, plan: Plan) -> tuple[int, str]:
-    """Return the exit code and the verdict of a run, its evidence closed as far as that is possible."""
+    """Return the exit code and the end of a run, its evidence closed as far as that is possible."""
     try:
-        code, verdict = carry_out(recorder, plan)
-    except (KeyboardInterrupt, MemoryError) as error:  # by a handler of the program that calls this one
+        code, end = carry_out(recorder, plan)
+    except (KeyboardInterrupt, MemoryError) as error:  # by a caller's own Ctrl-C handler; no memory
         code = find_early_code(recorder.records)
         if isinstance(error, KeyboardInterrupt) and code == EXIT_FAILED:
             raise
@@ -1912,8 +1929,8 @@ def _carry_out_whatever_comes(recorder: Recorder, plan: Plan) -> tuple[int, str]
     try:
         recorder.close()
     except EvidenceError as error:
-        return code or EXIT_FAILED, f"{verdict}, but {error}"
-    return code, verdict
+        return code or EXIT_FAILED, f"{end}, but {error}"
+    return code, end
 
 
 def _run_live(terminal: Terminal, options: Json) -> int:
@@ -1921,10 +1938,10 @@ def _run_live(terminal: Terminal, options: Json) -> int:
     key, folder = read_key(options["--key-env"]), _name_folder(options["--out"] or "handoff-run")
     plan = _build_plan(options, options["--endpoint"], rehearsal=False)
     _refuse_key_in(terminal, _list_own_words(plan))
-    misfit, ceiling = explain_misfit(plan), estimate_ceiling(plan)
-    if misfit:
+    overlong, ceiling = explain_overlong(plan), estimate_ceiling(plan)
+    if overlong:
         why = "an answer that is cut off is paid and worth nothing; a token is counted as 1.5 bytes"
-        raise RefusedError(misfit, why, "raise --max-tokens as far as the model goes, or hand over less")
+        raise RefusedError(overlong, why, "raise --max-tokens as far as the model goes, or hand over less")
     planned = f"at most {render_usd(ceiling)} dollars: an estimate for planning, no guarantee"
     cost = "unknown: a model has no list price here" if ceiling is None else planned
     announcement = (
@@ -1939,8 +1956,8 @@ def _run_live(terminal: Terminal, options: Json) -> int:
     return _perform(terminal, plan, key, folder, announcement)
 
 
-def _redact(terminal: Terminal, arguments: list[str]) -> None:
-    """Keep the keys in all variables that may be meant by arguments out of every message from now on."""
+def _redact_keys(terminal: Terminal, arguments: list[str]) -> None:
+    """Keep the keys in all variables that an argument may name out of every message from now on."""
     names = {KEY_ENVIRONMENT, *(argument.rpartition("=")[2] for argument in arguments)}
     values = [os.environ.get(name, "") for name in names if name.isidentifier()]
     keys = [Key(value) for value in sorted(values, key=len, reverse=True) if is_key(value)]
@@ -1956,7 +1973,7 @@ def _redact(terminal: Terminal, arguments: list[str]) -> None:
 def _refuse_key_in(terminal: Terminal, words: str) -> None:
     """Raise RefusedError where a key stands in words that are stored or shown."""
     if terminal.redact(words) != words:
-        why = "it stands in an option, or in words of the evidence, and would be stored, or taken out of both"
+        why = "it stands in an option, or in words of the evidence, and would be stored, or cut out of them"
         raise RefusedError("this key cannot be used", why, "leave it out of the options, or use another key")
 
 
@@ -1969,7 +1986,7 @@ def _list_own_words(plan: Plan) -> str:
 
 
 def _run_rehearsal(terminal: Terminal, options: Json, temporary: str = "") -> int:
-    """Rehearse in the folder that is asked for, or in a temporary one that is not told of."""
+    """Rehearse in the folder that is asked for, or in `temporary`, which is not mentioned."""
     key = Key(os.urandom(8).hex())
     try:
         server = RehearsalServer(RehearsalModels(key.value))
@@ -1980,9 +1997,9 @@ def _run_rehearsal(terminal: Terminal, options: Json, temporary: str = "") -> in
     try:
         plan = _build_plan(options, server.url, rehearsal=True)
         announcement = f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid"
-        misfit = explain_misfit(plan)
-        if misfit:
-            announcement += f"\n  --live would refuse this: {misfit}"
+        overlong = explain_overlong(plan)
+        if overlong:
+            announcement += f"\n  --live would refuse this: {overlong}"
         folder = temporary or _name_folder(options.get("--out") or "handoff-rehearsal")
         return _perform(terminal, plan, key, folder, announcement, kept=not temporary)
     finally:
@@ -2037,7 +2054,7 @@ def _run_inspection(terminal: Terminal, options: Json) -> int:
         terminal.write_err(str(finding), "red")
     if inspector.exit_code != EXIT_DONE:
         raise RunError(inspector.exit_code, options["--inspect"], inspector.end, inspector.verdict)
-    terminal.write_out(_LIMITS)
+    terminal.write_out(_NOT_PROVED)
     terminal.write_out(inspector.end, "green")
     return EXIT_DONE
 
@@ -2093,7 +2110,7 @@ def _name_folder(folder: str) -> str:
 _VALUES = {
     **demo.VALUES,
     "SECONDS": ("[1-9][0-9]{0,4}", f"a whole number from 1 to {MOST_SECONDS}"),
-    # A long name without an underscore, or one that begins like a key, may be one in the wrong place.
+    # A long name without an underscore, or one that begins like a key, may be a key in the wrong place.
     "NAME": (
         "(?!sk_)(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}",
         "the name of an environment variable, not its value",
@@ -2117,7 +2134,7 @@ _MODES: dict[str, Callable[[Terminal, Json], int]] = {
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
-    _redact(terminal, arguments)
+    _redact_keys(terminal, arguments)
     if demo.asks_for_help(arguments):
         terminal.write_out(HELP.rstrip())
         return EXIT_DONE

@@ -803,7 +803,7 @@ class UsageTest(CommandTestCase):
             "an abbreviated command": (["prep"], "'prep'"),
             "an option in front of the command": (["--json", "validate", "result.json"], "--json"),
             "an unknown option": (["prepare", "--force"], "there is no --force"),
-            "a misspelt option": (["prepare", "--stok", "x"], "there is no --stok, but --stock"),
+            "a misspelt option": (["prepare", "--stok", "x"], "there is no --stok; the nearest is --stock"),
             "an abbreviated --json": (["validate", "--js", "result.json"], "--js"),
             "an abbreviated --json of verify": (["verify", "--j"], "--j"),
             "an abbreviated --out": (["prepare", "--ou", "."], "--ou"),

@@ -176,7 +176,7 @@ class DifferencesTest(unittest.TestCase):
         self.assertEqual(len(findings), 10_001)
         self.assertEqual(
             str(findings[-1]),
-            "rows[10000][0]: not looked at, nor what is behind it: 10,000 findings come first",
+            "rows[10000][0]: not looked at, nor anything behind it: 10,000 findings come before it",
         )
         self.assertEqual(len(list_differences(observed[:10_000], expected[:10_000])), 10_000)
 

@@ -307,7 +307,7 @@ class EndedRunTest(InspectTestCase):
     def test_file_that_the_records_do_not_come_to_is_found(self):
         first = self.good["ledger.jsonl"].index(b"\n") + 1
         folder = self.copy(ledger=self.good["ledger.jsonl"][:first], sums=None)
-        self.check(folder, 1, "result.json: it is there, though the records do not come to it")
+        self.check(folder, 1, "result.json: it exists, though no record leads to it")
 
     def test_folder_that_was_only_made_holds_nothing_in_flight(self):
         os.mkdir(self.path("empty"))
@@ -320,7 +320,7 @@ class EndedRunTest(InspectTestCase):
 
     def test_next_step_is_said(self):
         third = len(b"".join(self.good["ledger.jsonl"].splitlines(keepends=True)[:3]))
-        self.check(self.cut(third), 5, "look it up at the provider")
+        self.check(self.cut(third), 5, "look it up with the provider")
 
 
 class StrangeFolderTest(InspectTestCase):

@@ -137,7 +137,7 @@ class RunKillTest(KillTestCase):
             0: "",
             1: "next: keep the folder as it is",
             4: "next: mend the cause",
-            5: "next: look it up at the provider",
+            5: "next: look it up with the provider",
         }
         self.assertEqual(ended.code, code)
         self.assertIn(words[code], ended.err)

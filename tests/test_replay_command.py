@@ -90,8 +90,8 @@ class CheckRestoredTest(FolderTestCase):
 
     def test_advice_fits_the_first_label(self):
         changes = {
-            '"nothing': ("thinking blocks fit no more", '"all'),
-            "c2ln": ("thinking blocks fit no more", "d2ln"),
+            '"nothing': ("thinking blocks no longer fit", '"all'),
+            "c2ln": ("thinking blocks no longer fit", "d2ln"),
             '_use_id":"toolu': ("calls and results do not pair", '_use_id":"other'),
             "47.50": ("other facts", "47.5"),
         }

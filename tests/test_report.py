@@ -230,7 +230,7 @@ class VerdictTest(ReportTestCase):
     def test_unclear_run_says_what_next(self):
         page = self.end(respond(b"", status=503), code=5)
         self.assertEqual(page.find("h1")[0][1], "Unclear")
-        self.assertIn("Next: look it up at the provider", page.text)
+        self.assertIn("Next: look it up with the provider", page.text)
         self.assertIn("Together unknown dollars", page.text)
 
     def test_rejected_answer_is_shown_row_by_row(self):

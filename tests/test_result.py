@@ -385,7 +385,7 @@ class ResultTest(unittest.TestCase):
         self.assertEqual(len(findings), 10_001)
         self.assertEqual(
             str(findings[-1]),
-            "rows[10000].shortage: not looked at, nor what is behind it: 10,000 findings come first",
+            "rows[10000].shortage: not looked at, nor anything behind it: 10,000 findings come before it",
         )
         self.assertEqual(len(validate_result({"rows": []}, rows)), 10_001)
 
