@@ -1772,7 +1772,7 @@ def _read_record(path: str, kind: type = object) -> Json:
     raise UnreadableError(path, fault, "name a file that holds the body of a Messages request")
 
 
-_LOST_THINKING = "its thinking blocks no longer fit: the API refuses them, or drops them without a word"
+_LOST_THINKING = "its thinking blocks no longer fit, and the API refuses them, or drops them without a word"
 # What a label means for the next request, by how it begins.
 _MEANINGS = {
     "changed prefix": _LOST_THINKING,
