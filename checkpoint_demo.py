@@ -896,11 +896,11 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]
     at, first, start = _match_turns(messages, expected)
     turn, behind = messages[at:first], messages[first:]
     expected_turn, expected_behind = expected[start : start + 1], expected[start + 1 :]
-    # 2. How its calls and the results behind it pair, and those of a later turn that came along.
+    # 2. How its calls and the results behind it pair, and those of later turns that came along.
     unmatched = find_unmatched_results(turn, behind, first)
-    later = _find_turn(messages)
-    if later >= first:
-        unmatched += find_unmatched_results(messages[later : later + 1], messages[later + 1 :], later + 1)
+    for place, message in enumerate(behind, first + 1):
+        if _has_calls(message):
+            unmatched += find_unmatched_results([message], messages[place:], place)
     size = 1 if any(map(_has_calls, expected_turn)) else 0  # one message of results
     results, expected_results = behind[:size], expected_behind[:size]
     if unmatched:  # those that pair are compared all the same
@@ -988,8 +988,9 @@ def _match_turns(messages: Messages, expected: Messages) -> tuple[int, int, int]
         at = start
     turn = list(takewhile(_is_assistant, messages[at:]))
     ends = [end for end, message in enumerate(turn, at + 1) if _has_calls(message)]
-    if not turn and len(messages) - at in (0, len(expected) - start):  # it is gone, or has another role
-        turn = expected[start : start + 1]
+    other = [block.get("type") for message in messages[at : at + 1] for block in _list_blocks(message)]
+    if not turn and "tool_result" not in other and len(messages) - at in (0, len(expected) - start):
+        turn = expected[start : start + 1]  # it is gone, or has another role
     return at, (ends or [at + len(turn[:1])])[-1], start
 
 
@@ -1299,7 +1300,7 @@ def make_folder(path: str, mode: int = 0o777) -> None:
     """
     os.mkdir(path, mode)
     try:
-        flush_folder(os.path.dirname(os.path.abspath(path)))
+        flush_folder(_find_folder(path.rstrip(os.sep)))
     except BaseException:
         discard(path)
         raise

@@ -163,7 +163,8 @@ class RunError(HandoffError):
 
 def advise(verdict: str, end: str) -> str:
     """Return what a person does next about a run without an accepted answer, "" about any other. Pure."""
-    mend = next((_MENDS[words] for words in _MENDS if words in end), "")
+    told, _, _ = end.partition(" (")  # in brackets a server may say anything
+    mend = next((_MENDS[words] for words in _MENDS if words in told), "")
     if verdict == "failed" and mend:
         return f"{mend}, then {_NEW_RUN}"
     return _ENDS[verdict][1] if verdict in _ENDS else ""
@@ -709,6 +710,7 @@ class Attempt:
         self.http_status: int | None = None
         self.body = bytearray()
         self.trouble = ""
+        self.unsent = ""  # why not all of the request was sent
         self.bug: BaseException | None = None
 
     @property
@@ -756,9 +758,11 @@ class Attempt:
                         raise _TransportError("given up")
                     self.headers, self.http_status = response.headers, response.status
                 _receive(response, self.body)
+                if response.status == 200:  # an answer to a part of a request
+                    self.trouble = self.trouble or self.unsent
         except (OSError, http.client.HTTPException, ValueError, _TransportError) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
-            self.trouble = self.trouble or explain(reason)
+            self.trouble = self.trouble or self.unsent or explain(reason)
         except BaseException as error:
             self.bug = error
         finally:
@@ -783,12 +787,14 @@ def _build_opener(attempt: Attempt) -> Any:
         response_class = Response
 
         def send(self, data: Any) -> None:
+            if attempt.unsent:
+                return
             try:
                 attempt.pass_on(self, super().send, data)
-            except (BrokenPipeError, ConnectionResetError) as error:
+            except (ConnectionError, ssl.SSLError) as error:
                 if not attempt.opened:
                     raise
-                attempt.trouble = attempt.trouble or explain(error)  # the reply may say why
+                attempt.unsent = explain(error)  # the server closed early, and its reply may say why
 
     class TlsConnection(Connection, http.client.HTTPSConnection):
         pass
@@ -929,8 +935,8 @@ def _build_outcome(attempt: Attempt, key: Key, elapsed_milliseconds: int) -> Out
 def _holds_in_pieces(body: bytes, key: Key) -> bool:
     """Return whether the key stands in a message's texts once they are joined."""
     reply, fault = _parse_reply(body)
-    texts = [] if fault else [block.get("text") for block in reply["content"]]
-    joined = "".join(text for text in texts if isinstance(text, str))
+    blocks = [] if fault else [block for block in reply["content"] if block["type"] == "text"]
+    joined = "".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
     return key.remove_from_text(joined) != joined
 
 

@@ -633,6 +633,21 @@ class MakeFolderTest(support.FolderTestCase):
                 self.assertEqual(os.listdir(self.path(name)), [])
                 flush_parent.assert_called_once_with(str(self.folder))
 
+    @unittest.skipIf(IS_WINDOWS, "no folder is flushed there")
+    def test_make_folder_behind_a_link_flushes_the_folder_that_really_holds_it(self):
+        os.makedirs(self.path("other/inner"))
+        os.symlink("other/inner", self.path("link"))
+        flushed = []
+
+        def note(path, real=flush_folder):
+            flushed.append(os.path.realpath(path))
+            real(path)
+
+        with mock.patch("checkpoint_demo.flush_folder", note):
+            make_folder(self.path("link/../new/"))
+        self.assertEqual(flushed, [self.path("other")])
+        self.assertEqual(sorted(os.listdir(self.path("other"))), ["inner", "new"])
+
     @unittest.skipIf(IS_WINDOWS, "no such modes there")
     def test_make_folder_with_a_mode_gives_the_folder_that_mode(self):
         make_folder(self.path("own"), 0o700)

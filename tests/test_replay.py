@@ -1056,6 +1056,21 @@ class TurnTest(unittest.TestCase):
         answered = [*whole, assistant(call("y")), user(result("y"))]
         self.assertEqual(self.labels(answered, whole), [LATER])
 
+    def test_compare_sessions_each_of_several_later_turns_is_judged(self):
+        whole = [user("a"), assistant(call("x")), user(result("x"))]
+        answered = [assistant(call("z")), user(result("z"))]
+        unanswered = [assistant(call("y")), user(text("go on"))]
+        for phrase, later in {"first": [*unanswered, *answered], "last": [*answered, *unanswered]}.items():
+            with self.subTest(phrase):
+                self.assertEqual(self.labels([*whole, *later], whole), [UNMATCHED, LATER])
+        self.assertEqual(self.labels([*whole, *answered, *answered], whole), [LATER])
+
+    def test_compare_sessions_result_whose_turn_is_gone_is_unmatched(self):
+        whole = [user("a"), assistant(call("x")), user(result("x"))]
+        for more in ([], [user("b")], [user("b"), user("c")]):
+            with self.subTest(more=len(more)):
+                self.assertIn(UNMATCHED, self.labels([whole[0], whole[2], *more], whole))
+
     def test_compare_sessions_other_turn_in_a_changed_place_is_judged(self):
         original = [user("a"), assistant(call("x")), user(result("x"))]
         restored = [user("a"), user("b"), assistant(call("y")), user(result("x"))]

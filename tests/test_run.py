@@ -188,6 +188,11 @@ class AdviceTest(unittest.TestCase):
         "overloaded": ("failed", "1: HTTP 529: the request was not started", "wait, then start a new run"),
         "cut off": ("failed", 'observed the string "max_tokens", expected', "give another --max-tokens"),
         "another failure": ("failed", "1: observed no tool call", "mend the cause, if there is one"),
+        "words of a server": (
+            "failed",
+            '1: HTTP 400: x (y: the string "nothing was sent")',
+            "mend the cause",
+        ),
         "rejected": ("rejected", "the answer was rejected: HTTP 401", "compare the answer with the stock"),
         "unclear": ("unclear", "1: HTTP 500", "look it up with the provider"),
         "broken": ("broken", "the evidence does not hold", "keep the folder as it is"),

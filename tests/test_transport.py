@@ -7,6 +7,7 @@ import gc
 import gzip
 import json
 import socket
+import ssl
 import threading
 import time
 import unittest
@@ -18,6 +19,11 @@ from run_handoff import Key, send_request
 from tests.support import ANSWERED, KEY, THINKING, ScriptedServer, message, respond, run_all_at_once, text
 
 WHOLE = json.dumps(ANSWERED).encode()
+PASS_ON = run_handoff.Attempt.pass_on
+
+
+def api_error(kind):
+    return {"type": "error", "error": {"type": kind, "message": "no"}}
 
 
 def chunked(*pieces, end=b"0\r\n\r\n"):
@@ -100,19 +106,49 @@ class ReplyTest(SendTestCase):
                     self.assertEqual(outcome.body, kept)
 
     def test_refusal_that_comes_before_the_request_was_taken_is_read(self):
-        error = {"type": "error", "error": {"type": "request_too_large", "message": "no"}}
-        for status, state in ((413, "failed"), (200, "unclear")):
+        for status, body, state in self.EARLY:
             with self.subTest(status):
-                listener = socket.create_server(("127.0.0.1", 0))
-                self.addCleanup(listener.close)
-                server = threading.Thread(target=self.answer_the_head, args=(listener, status, error))
-                server.start()
-                url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/messages"
-                outcome = send_request(url, Key(KEY), b"x" * 30_000_000, 10)
-                server.join()
-                self.assertEqual(outcome.http_status, status, outcome.trouble)
-                self.assertTrue(outcome.trouble)
-                self.assertEqual(run_handoff.judge_outcome(outcome)[0], state)
+                outcome = self.send_to_one_who_reads_the_head(status, body, b"x" * 30_000_000)
+                self.assertEqual(run_handoff.judge_outcome(outcome)[0], state, outcome.trouble)
+
+    def test_refusal_is_read_whatever_the_write_broke_by(self):
+        faults = (BrokenPipeError(), ConnectionResetError(), ConnectionAbortedError(), ssl.SSLEOFError())
+        for fault in faults:
+            sent = []
+
+            def break_at_the_body(attempt, connection, send, data, fault=fault, sent=sent, real=PASS_ON):
+                sent.append(bytes(data))
+                if data.startswith(b"x"):
+                    raise fault
+                real(attempt, connection, send, data)
+
+            for status, body, state in self.EARLY:
+                with self.subTest(type(fault), status=status):
+                    del sent[:]
+                    with mock.patch.object(run_handoff.Attempt, "pass_on", break_at_the_body):
+                        outcome = self.send_to_one_who_reads_the_head(status, body, b"xyz")
+                    self.assertEqual(run_handoff.judge_outcome(outcome)[0], state, outcome.trouble)
+                    self.assertEqual(len(sent), 2)
+
+    OVERLOADED = api_error("overloaded_error")
+    EARLY = (
+        (413, api_error("request_too_large"), "failed"),
+        (529, OVERLOADED, "failed"),
+        (503, OVERLOADED, "unclear"),
+        (200, ANSWERED, "unclear"),
+    )
+
+    def send_to_one_who_reads_the_head(self, status, body, data):
+        """Send a request to a server that answers and closes before it was taken."""
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+        server = threading.Thread(target=self.answer_the_head, args=(listener, status, body))
+        server.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/messages"
+        outcome = send_request(url, Key(KEY), data, 10)
+        server.join()
+        self.assertEqual(outcome.http_status, status, outcome.trouble)
+        return outcome
 
     def answer_the_head(self, listener, status, body):
         """Answer before the body has come, take no more, and close once the answer can have been read."""
@@ -203,6 +239,9 @@ class ReplyTest(SendTestCase):
         outcome = self.send(respond(message([THINKING, *pieces])))
         self.assertEqual((outcome.body, outcome.key_removed), (b"[key removed]", True))
         self.assertEqual(run_handoff.judge_outcome(outcome)[0], "unclear")
+        between = {"type": "thinking", "thinking": "", "text": " "}  # whose text is not joined
+        hidden = self.send(respond(message([pieces[0], between, pieces[1]])))
+        self.assertEqual(hidden.body, b"[key removed]")
         apart = self.send(respond(message([pieces[0], text(" "), pieces[1]])))
         self.assertEqual(run_handoff.judge_outcome(apart)[0], "confirmed")
 
