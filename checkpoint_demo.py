@@ -898,9 +898,9 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]
     expected_turn, expected_behind = expected[start : start + 1], expected[start + 1 :]
     # 2. How its calls and the results behind it pair, and those of later turns that came along.
     unmatched = find_unmatched_results(turn, behind, first)
-    for place, message in enumerate(behind, first + 1):
-        if _has_calls(message):
-            unmatched += find_unmatched_results([message], messages[place:], place)
+    later = [place for place, message in enumerate(behind, first) if _has_calls(message)]
+    for place, end in zip(later, [*later[1:], len(messages)]):
+        unmatched += find_unmatched_results(messages[place : place + 1], messages[place + 1 : end], place + 1)
     size = 1 if any(map(_has_calls, expected_turn)) else 0  # one message of results
     results, expected_results = behind[:size], expected_behind[:size]
     if unmatched:  # those that pair are compared all the same
@@ -927,7 +927,7 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]
         *(field("changed field", name) for name in own),
     ):
         if label == "changed tool result" and unmatched:
-            changes["unmatched tool result"] = unmatched
+            changes["unmatched tool result"] = cut(unmatched)
         findings = cut(_sift(explain_differences(one, other, name), notes))
         if findings:
             changes.setdefault(label, []).extend(findings)

@@ -6,7 +6,7 @@ import copy
 import json
 import unittest
 
-from checkpoint_demo import compare_sessions, find_unmatched_results, parse_json, render_path
+from checkpoint_demo import MOST_FINDINGS, compare_sessions, find_unmatched_results, parse_json, render_path
 from tests.support import CASES
 
 SYSTEM, TOOLS, PREFIX = (f"changed prefix: {part}" for part in ("system", "tools", "messages"))
@@ -1145,6 +1145,14 @@ class OddRecordTest(unittest.TestCase):
         path = render_path(["messages", 0, *["content", 0] * 98, "text"])
         self.assertLess(len(path), 1_000)
         self.assertEqual(summarise(compare_sessions(record, other)[0]), [(PREFIX, path)])
+
+    def test_compare_sessions_many_later_turns_take_no_longer_each_and_are_cut(self):
+        whole = [assistant(call("x")), user(result("x"))]
+        later = [assistant(call("y")), user("a")] * 150_000
+        changes, _ = compare_sessions({"messages": [*whole, *later]}, {"messages": whole})
+        findings = changes[UNMATCHED]
+        self.assertEqual(len(findings), MOST_FINDINGS + 1)
+        self.assertIn("not looked at", findings[-1].message)
 
     def test_compare_sessions_many_changes_are_all_found(self):
         turn, many = assistant("a"), [1] * 9_000
