@@ -24,7 +24,6 @@ import io
 import json
 import os
 import re
-import signal
 import sys
 from collections import Counter
 from functools import lru_cache
@@ -1414,18 +1413,18 @@ class Terminal:
 
     def hold(self) -> None:
         """Only note Ctrl-C from now on, where that is Python's own to handle, and in the main thread."""
-        while True:
-            try:
-                if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                    signal.signal(signal.SIGINT, self._note_interrupt)
-                return
-            except KeyboardInterrupt:  # once more, while this was under way
-                self.interrupted = True
-            except ValueError:  # in another thread
-                return
+        import signal  # builds its enumerations, which most commands do without
+
+        try:
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, self._note_interrupt)
+        except ValueError:  # in another thread
+            return
 
     def release(self) -> None:
         """Let Ctrl-C do again what it did before `hold`."""
+        import signal
+
         if signal.getsignal(signal.SIGINT) == self._note_interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -1484,7 +1483,12 @@ def run_command(name: str, command: Callable[[Terminal], int], ends_process: boo
         unheard = terminal.lost and terminal.must_be_heard and code in (EXIT_DONE, EXIT_REJECTED)
         return EXIT_UNUSABLE if unheard else code
     except KeyboardInterrupt:
-        terminal.hold()  # what is still to be said is said
+        while True:
+            try:
+                terminal.hold()  # what is still to be said is said
+                break
+            except KeyboardInterrupt:  # pressed again
+                continue
         interrupted = "interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like"
         terminal.write_err(f"{name}: {interrupted}")
         return EXIT_INTERRUPTED
