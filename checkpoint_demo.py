@@ -818,6 +818,9 @@ def validate_result(result: Any, rows: Rows) -> Findings:
 def _find_result_faults(result: Any, rows: Rows) -> Iterator[Finding]:
     """Yield what is wrong with a result; its rows may come in any order."""
     # 1. One object with the key rows, an array, and no other key.
+    if not find_message_faults(result):
+        yield Finding("$", "observed a whole message, expected its answer, which extract takes out")
+        return
     if not isinstance(result, dict):
         yield from explain_differences(result, Words("an object with the key rows"))
         return

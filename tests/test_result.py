@@ -364,6 +364,17 @@ class ResultTest(unittest.TestCase):
         expected = f"observed the number 1e+30, expected the integer 1{'0' * 30}"
         self.assertEqual(findings, [f"rows[1].shortage: {expected}"])
 
+    def test_validate_result_whole_message_is_one_finding_that_says_what_to_do(self):
+        reply = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "{}"}]}
+        for more in ({}, rows()):
+            (finding,) = validate_result({**reply, **more}, STOCK)
+            self.assertEqual(finding.path, "$")
+            self.assertIn("which extract takes out", finding.message)
+        for field in reply:
+            with self.subTest(field):
+                odd = {name: value for name, value in reply.items() if name != field}
+                self.assertGreater(len(validate_result(odd, STOCK)), 1)
+
     def test_validate_result_no_rows_for_no_stock_is_accepted(self):
         self.assertEqual(validate_result({"rows": []}, []), [])
         self.assertEqual(len(validate_result(rows(), [])), 3)
