@@ -820,7 +820,6 @@ def _find_result_faults(result: Any, rows: Rows) -> Iterator[Finding]:
     # 1. One object with the key rows, an array, and no other key.
     if not find_message_faults(result):
         yield Finding("$", "observed a whole message, expected its answer, which extract takes out")
-        return
     if not isinstance(result, dict):
         yield from explain_differences(result, Words("an object with the key rows"))
         return
@@ -1143,6 +1142,7 @@ result | a key beside rows | ]} | ],"summary":"done"} | summary
 result | rows as an object | [ | {"DEMO-001":3},"was":[ | rows
 result | Markdown around it | {"rows" | ```json {"rows" | line 1 column 1
 result | prose in front of it | {"rows" | Done: {"rows" | line 1 column 1
+result | prose behind it | ]} | ]} Done. | line 1 column 108
 reply | the right one | | |
 reply | a cut answer | end_turn | max_tokens | stop_reason
 reply | a refusal | end_turn | refusal | stop_reason
@@ -1547,10 +1547,10 @@ def read_options(
 ) -> Json:
     """Return {name: value} for what a command takes; it is None for what was not given. Raises UsageError.
 
-    `help_text` is the program's help, in which a command's usage begins a line, behind two spaces. It is such
-    as `validate RESULT [--stock FILE] [--json]`: a place, which must be filled because it stands in no
-    bracket, an option with a value behind it or joined by `=`, and a switch, which becomes True. (argparse
-    would do it too, but to import and to fill it takes a sixth of a start.)
+    `help_text` is the program's help; in it a command's usage begins a line, behind two spaces. A usage is
+    such as `validate RESULT [--stock FILE] [--json]`: a place, which must be filled because it stands in
+    no bracket, an option with a value behind it or joined by `=`, and a switch, which becomes True.
+    (argparse would do it too, but to import and to fill it takes a sixth of a start.)
     """
     usage = command + help_text.partition(f"\n  {command}")[2].partition("\n      ")[0]
     words = _parse_words(usage)

@@ -1375,9 +1375,9 @@ class Inspector:
         try:
             request = parse_json(self.files[TOOL_RESULT.request_file] or b"")
             content = request["messages"][-1]["content"][0]["content"]
-            return demo.check_stock(parse_json(content))
-        except (JsonError, KeyError, IndexError, TypeError, AttributeError):
-            return []  # what is wrong with it is found later
+            return demo.check_stock(parse_json(content)) if isinstance(content, str) else []
+        except (JsonError, KeyError, IndexError, TypeError):  # what is wrong with it is found later
+            return []
 
     def write(self, name: str, data: bytes) -> None:
         """Compare a file with what the run must have written, if it came to that."""
@@ -1926,7 +1926,7 @@ def _carry_out_whatever_comes(recorder: Recorder, plan: Plan) -> tuple[int, str]
     """Return the exit code and the end of a run, its evidence closed as far as that is possible."""
     try:
         code, end = carry_out(recorder, plan)
-    except (KeyboardInterrupt, MemoryError) as error:  # by a caller's own Ctrl-C handler; no memory
+    except (KeyboardInterrupt, MemoryError) as error:  # from a caller's own handler, or no memory
         code = find_early_code(recorder.records)
         if isinstance(error, KeyboardInterrupt) and code == EXIT_FAILED:
             raise

@@ -160,6 +160,11 @@ def respond(body, status=200, **headers):
     return f"HTTP/1.1 {status} Invented\r\n{head}\r\n".encode() + body
 
 
+def api_error(kind):
+    """Return an error body of the Messages API."""
+    return {"type": "error", "error": {"type": kind, "message": "Not now."}, "request_id": "req_invented"}
+
+
 GOOD_RUN = (respond(CALLED), respond(ENDED), respond(ANSWERED))
 
 

@@ -29,6 +29,7 @@ from tests.support import (
     ROOT,
     RunTestCase,
     ScriptedServer,
+    api_error,
     message,
     respond,
     run_all_at_once,
@@ -41,10 +42,6 @@ SIZE = len(json.dumps(message([])))  # of a message with nothing in it
 LIMIT_SECONDS = 2
 LIMIT_BYTES = 200 * 2**20
 FAILED, UNCLEAR, MISFIT = ("failed", 4), ("unclear", 5), ("confirmed", 4)
-
-
-def api_error(kind):
-    return {"type": "error", "error": {"type": kind, "message": "Not now."}, "request_id": "req_invented"}
 
 
 def chunked(*pieces):

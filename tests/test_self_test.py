@@ -69,7 +69,7 @@ BROKEN = {
         "parse_json",
         read_leniently,
         "result",
-        ["refuses Markdown around it", "refuses prose in front of it"],
+        ["refuses Markdown around it", "refuses prose in front of it", "refuses prose behind it"],
     ),
     "a reply's step that is not judged": (
         "find_reply_faults",

@@ -16,14 +16,20 @@ from unittest import mock
 
 import run_handoff
 from run_handoff import Key, send_request
-from tests.support import ANSWERED, KEY, THINKING, ScriptedServer, message, respond, run_all_at_once, text
+from tests.support import (
+    ANSWERED,
+    KEY,
+    THINKING,
+    ScriptedServer,
+    api_error,
+    message,
+    respond,
+    run_all_at_once,
+    text,
+)
 
 WHOLE = json.dumps(ANSWERED).encode()
 PASS_ON = run_handoff.Attempt.pass_on
-
-
-def api_error(kind):
-    return {"type": "error", "error": {"type": kind, "message": "no"}}
 
 
 def chunked(*pieces, end=b"0\r\n\r\n"):
@@ -44,6 +50,14 @@ class SendTestCase(unittest.TestCase):
 
 
 class ReplyTest(SendTestCase):
+    # A reply that comes before the request was taken: (status, body, what becomes of the request).
+    EARLY = (
+        (413, api_error("request_too_large"), "failed"),
+        (529, api_error("overloaded_error"), "failed"),
+        (503, api_error("overloaded_error"), "unclear"),
+        (200, ANSWERED, "unclear"),
+    )
+
     def test_request_arrives_as_it_was_given(self):
         outcome = self.send(respond(ANSWERED), data=b'{"model":"m"}')
         (request,) = self.server.requests
@@ -129,14 +143,6 @@ class ReplyTest(SendTestCase):
                         outcome = self.send_to_one_who_reads_the_head(status, body, b"xyz")
                     self.assertEqual(run_handoff.judge_outcome(outcome)[0], state, outcome.trouble)
                     self.assertEqual(len(sent), 2)
-
-    OVERLOADED = api_error("overloaded_error")
-    EARLY = (
-        (413, api_error("request_too_large"), "failed"),
-        (529, OVERLOADED, "failed"),
-        (503, OVERLOADED, "unclear"),
-        (200, ANSWERED, "unclear"),
-    )
 
     def send_to_one_who_reads_the_head(self, status, body, data):
         """Send a request to a server that answers and closes before it was taken."""
