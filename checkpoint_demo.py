@@ -1648,7 +1648,10 @@ class Terminal:
 def _drop(stream: Any) -> None:
     """Let a stream that takes no more end in nothing, or the interpreter's last flush of it fails."""
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        number = stream.fileno()
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, number)
+        os.close(nothing)
     except (OSError, ValueError, AttributeError):  # closed; a program's own object
         return
 
