@@ -744,7 +744,7 @@ result | a missing field | "shortage":4, | | rows[2].shortage
 result | an unexpected field | :4 | :4,"order":true | rows[2].order
 result | a key beside rows | ]} | ],"summary":"done"} | summary
 result | rows as an object | [ | {"DEMO-001":3},"was":[ | rows
-checkpoint | a changed result | "available":7 | "available":9 | completed[0].result[0].available
+checkpoint | a changed quantity | "available":7 | "available":9 | completed[0].result[0].available
 """
     _columns = ("sku", "available", "target")
     _most_pieces = 10**12
@@ -1271,6 +1271,7 @@ _JSON_TEXTS = {
 }
 
 # What is changed in a good text: its group, the check, a piece, what replaces it, where that is refused.
+# ROWS is the answer's list of rows, END is the column behind the answer.
 _CHANGES = """
 checkpoint | a changed source digest | "source_sha256":" | "source_sha256":"0 | source_sha256
 checkpoint | a changed result digest | "result_sha256":" | "result_sha256":"0 | completed[0].result_sha256
@@ -1288,6 +1289,7 @@ reply | a user's message | assistant | user | role
 reply | an empty answer | "type":"text" | "type":"other" | the answer, line 1 column 1
 reply | Markdown around the answer | "text":" | "text":"```json  | the answer, line 1 column 1
 reply | prose in front of the answer | "text":" | "text":"Done:  | the answer, line 1 column 1
+reply | prose behind the answer | ","type":"text" | Done.","type":"text" | the answer, line 1 column END
 reply | an answer with a row that is not an object | :[{\\" | :[0,{\\" | ROWS[0]
 """
 
@@ -1379,7 +1381,7 @@ def _try_changes(task: Task, rows: Rows, checkpoint: Json) -> Iterator[tuple[str
             if named == group:
                 changed = text.replace(old, new, 1)
                 refused = _find_place_of_refusal(judges[group], changed.encode())
-                expected = place.replace("ROWS", task.rows_field)
+                expected = place.replace("ROWS", task.rows_field).replace("END", f"{len(texts['result']) + 1}")
                 yield group, f"refuses {check}", changed != text and refused == expected
 
 
