@@ -564,16 +564,16 @@ def match_rows(observed: list[Any], right: Rows, row_key: str) -> tuple[list[Any
     comes again, or that the source does not have.
     """
     expected, nearest = {row[row_key]: row for row in right}, []
-    missing = dict(expected)
+    missing, sample = dict(expected), right[0] if right else {row_key: FREE_TEXT}
     for row in observed:
         key = row.get(row_key) if isinstance(row, dict) else None
-        found: Any = Words(f"an object with {' and '.join(right[0])}")
+        found: Any = Words(f"an object with {' and '.join(sample)}")
         if isinstance(key, str) and key in expected:
             found = _fill_free_text(expected[key], row)
             if missing.pop(key, None) is None:
                 found = {**found, row_key: REPEATED}
         elif isinstance(row, dict):
-            found = {name: _keep_kind(row.get(name, MISSING), right[0][name]) for name in right[0]}
+            found = {name: _keep_kind(row.get(name, MISSING), sample[name]) for name in sample}
             found[row_key] = Words(f"the {row_key} of a row of the source")
         nearest.append(found)
     return nearest, list(missing.values())
