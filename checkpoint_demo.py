@@ -1271,7 +1271,7 @@ _JSON_TEXTS = {
 }
 
 # What is changed in a good text: its group, the check, a piece, what replaces it, where that is refused.
-# ROWS is the answer's list of rows, END is the column behind the answer.
+# ROWS is the answer's list of rows, column END is behind the answer.
 _CHANGES = """
 checkpoint | a changed source digest | "source_sha256":" | "source_sha256":"0 | source_sha256
 checkpoint | a changed result digest | "result_sha256":" | "result_sha256":"0 | completed[0].result_sha256
@@ -1363,6 +1363,7 @@ def _try_changes(task: Task, rows: Rows, checkpoint: Json) -> Iterator[tuple[str
     reply = {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
     good = {"checkpoint": checkpoint, "result": right, "reply": reply}
     texts = {group: canonical_json(value).decode() for group, value in good.items()}
+    end = f"column {len(texts['result']) + 1}"
 
     def judge_reply(value: Any) -> Findings:
         findings, answer = find_answer(value)
@@ -1381,7 +1382,7 @@ def _try_changes(task: Task, rows: Rows, checkpoint: Json) -> Iterator[tuple[str
             if named == group:
                 changed = text.replace(old, new, 1)
                 refused = _find_place_of_refusal(judges[group], changed.encode())
-                expected = place.replace("ROWS", task.rows_field).replace("END", f"{len(texts['result']) + 1}")
+                expected = place.replace("ROWS", task.rows_field).replace("column END", end)
                 yield group, f"refuses {check}", changed != text and refused == expected
 
 
@@ -1652,8 +1653,9 @@ def _drop(stream: Any) -> None:
     try:
         number = stream.fileno()
         nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, number)
-        os.close(nothing)
+        if nothing != number:  # else it has taken the place already
+            os.dup2(nothing, number)
+            os.close(nothing)
     except (OSError, ValueError, AttributeError):  # closed; a program's own object
         return
 
