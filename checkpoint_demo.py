@@ -557,26 +557,36 @@ def _are_equal(observed: Rows, right: Rows) -> bool:
     )
 
 
-def match_rows(observed: list[Any], right: Rows, row_key: str) -> tuple[list[Any], Rows]:
+def match_rows(observed: list[Any], right: Rows, row_key: str) -> tuple[Iterator[Any], Rows]:
     """Return (for each observed row the nearest right row, the right rows that are missing).
 
     The nearest row holds Words where no single value is right: for a row that is not an object, that
-    comes again, or that the source does not have.
+    comes again, or that the source does not have. It is built when it is asked for: an answer may have
+    millions of rows.
     """
-    expected, nearest = {row[row_key]: row for row in right}, []
-    missing, sample = dict(expected), right[0] if right else {row_key: FREE_TEXT}
-    for row in observed:
+    expected = {row[row_key]: row for row in right}
+    sample = right[0] if right else {row_key: FREE_TEXT}
+
+    def find_key(row: Any) -> str | None:
         key = row.get(row_key) if isinstance(row, dict) else None
-        found: Any = Words(f"an object with {' and '.join(sample)}")
-        if isinstance(key, str) and key in expected:
-            found = _fill_free_text(expected[key], row)
-            if missing.pop(key, None) is None:
-                found = {**found, row_key: REPEATED}
-        elif isinstance(row, dict):
-            found = {name: _keep_kind(row.get(name, MISSING), sample[name]) for name in sample}
-            found[row_key] = Words(f"the {row_key} of a row of the source")
-        nearest.append(found)
-    return nearest, list(missing.values())
+        return key if isinstance(key, str) and key in expected else None
+
+    def build_nearest() -> Iterator[Any]:
+        seen: set[str] = set()
+        for row in observed:
+            key = find_key(row)
+            if key is not None:
+                nearest = _fill_free_text(expected[key], row)
+                yield {**nearest, row_key: REPEATED} if key in seen else nearest
+                seen.add(key)
+            elif isinstance(row, dict):
+                kinds = {name: _keep_kind(row.get(name, MISSING), sample[name]) for name in sample}
+                yield {**kinds, row_key: Words(f"the {row_key} of a row of the source")}
+            else:
+                yield Words(f"an object with {' and '.join(sample)}")
+
+    delivered = set(map(find_key, observed))
+    return build_nearest(), [row for key, row in expected.items() if key not in delivered]
 
 
 def _keep_kind(value: Any, sample: Any) -> Any:
