@@ -273,3 +273,8 @@ class RunTestCase(FolderTestCase):
     def files(self, out="run"):
         """Return {name: bytes} of a run's folder."""
         return {entry.name: entry.read_bytes() for entry in (self.folder / out).iterdir()}
+
+
+# --- What the tests of checkpoint_demo.py share ------------------------------
+
+STOCK = checkpoint_demo.DEMO.source

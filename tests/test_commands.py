@@ -101,8 +101,8 @@ WRONG_FINDING = 'rows[1].shortage: observed the string "0", expected the integer
 ACCEPTED = "accepted: 3 rows, total shortage 7\n"
 REPLY = json.dumps(support.ANSWERED)
 
-UNREADABLE = ("only what was read whole is used", "name a file that you can read")
-UNREADABLE_HANDOFF = ("only what was read whole is used", "write it with prepare")
+UNREADABLE = ("only an input that was read whole is used", "name a file that you can read")
+UNREADABLE_HANDOFF = ("only an input that was read whole is used", "write it with prepare")
 EXISTS = ("what exists is never overwritten", "move it away, or name another place")
 UNWRITABLE = (
     "a file is written whole or not at all, and nothing was left behind",
@@ -134,7 +134,7 @@ class CommandTestCase(support.FolderTestCase):
         first, why, then = ended.err.splitlines()
         self.assertTrue(first.startswith(f"{SCRIPT}: usage: "), first)
         self.assertIn(named, first)
-        self.assertEqual(why, "  why: what is not understood is never guessed")
+        self.assertEqual(why, "  why: a command line is never guessed")
         self.assertEqual(then, f"  next: see {SCRIPT} --help")
         self.assertEqual((ended.code, ended.out), (2, ""))
 
@@ -314,7 +314,7 @@ class VerifyTest(CommandTestCase):
 
     def test_verify_believes_no_digest_of_the_file_itself(self):
         rows = [{"sku": "DEMO-001", "available": 10, "target": 10}]
-        forged = checkpoint_demo.build_checkpoint(rows)
+        forged = checkpoint_demo.build_checkpoint(checkpoint_demo.DEMO, rows)
         ended = support.checkpoint("verify", "-", stdin=json.dumps(forged).encode())
         self.assertEqual((ended.code, ended.out), (1, "rejected: 7 findings\n"))
 
@@ -458,15 +458,15 @@ class ExtractTest(CommandTestCase):
             ),
             "prose": (
                 support.message([text("Done.")]),
-                'the answer, line 1 column 1: no JSON: expecting value at "Done."',
+                'the answer, line 1 column 1: not JSON: expecting value at "Done."',
             ),
             "Markdown": (
                 support.message([text("```json\n{}\n```")]),
-                r'the answer, line 1 column 1: no JSON: expecting value at "```json\n{}\n```"',
+                r'the answer, line 1 column 1: not JSON: expecting value at "```json\n{}\n```"',
             ),
             "no text": (
                 support.message([support.THINKING]),
-                "the answer, line 1 column 1: no JSON: expecting value at the end",
+                "the answer, line 1 column 1: not JSON: expecting value at the end",
             ),
             "an error of the API": (
                 {"type": "error", "role": "assistant", "content": [], "error": {"type": "overloaded_error"}},
@@ -531,7 +531,7 @@ class ValidateTest(CommandTestCase):
 
     def test_validate_as_json_prints_one_object(self):
         path, _, message = WRONG_FINDING.partition(": ")
-        no_json = {"path": "line 1 column 1", "message": 'no JSON: expecting value at "Done."'}
+        no_json = {"path": "line 1 column 1", "message": 'not JSON: expecting value at "Done."'}
         texts = {
             "the right result": (support.ANSWER, 0, "accepted", []),
             "a wrong result": (WRONG_ANSWER, 1, "rejected", [{"path": path, "message": message}]),
@@ -556,16 +556,19 @@ class BadInputTest(CommandTestCase):
 
     def test_judges_of_what_is_no_json_reject_it_with_the_place(self):
         texts = {
-            "an empty file": (b"", "line 1 column 1: no JSON: expecting value at the end"),
-            "a truncated text": (b'{"rows":[', "line 1 column 10: no JSON: expecting value at the end"),
+            "an empty file": (b"", "line 1 column 1: not JSON: expecting value at the end"),
+            "a truncated text": (b'{"rows":[', "line 1 column 10: not JSON: expecting value at the end"),
             "UTF-16": ("{}".encode("utf-16"), "line 1 column 1: not UTF-8"),
             "Latin-1": (b'{"\xe9":1}', "line 1 column 3: not UTF-8"),
-            "two values": (b"{}\n{}", 'line 2 column 1: no JSON: extra data at "{}"'),
+            "two values": (b"{}\n{}", 'line 2 column 1: not JSON: extra data at "{}"'),
             "a repeated key": (b'{"a":1,"a":2}', '$: the key the string "a" stands there twice'),
             "NaN": (b'{"a":NaN}', "a: NaN is no JSON number"),
             "a huge number": (b"[1e999]", "[0]: a number too large for a double"),
             "a huge integer": (b"[" + b"7" * 5_000 + b"]", "[0]: an integer of more than 4,300 digits"),
-            "prose": (b"I have finished.", 'line 1 column 1: no JSON: expecting value at "I have finished."'),
+            "prose": (
+                b"I have finished.",
+                'line 1 column 1: not JSON: expecting value at "I have finished."',
+            ),
         }
         for command in JUDGES:
             for phrase, (data, finding) in texts.items():

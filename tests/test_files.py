@@ -113,7 +113,7 @@ class ReadInputTest(support.FolderTestCase):
         self.assertEqual(
             said,
             f"unreadable: no-such-file: {os.strerror(errno.ENOENT)}\n"
-            "  why: only what was read whole is used\n"
+            "  why: only an input that was read whole is used\n"
             "  next: name a file that you can read",
         )
 

@@ -8,9 +8,10 @@ import shutil
 
 import checkpoint_demo
 import run_handoff
-from checkpoint_demo import STOCK, JsonError, StockError, check_stock, parse_stock
+from checkpoint_demo import DEMO, InputError
 from tests.support import (
     GOOD_RUN,
+    STOCK,
     FolderTestCase,
     RunTestCase,
     checkpoint,
@@ -58,12 +59,12 @@ CSV_REFUSED = {
     "a missing field": (b"sku,available,target\nA,1\n", "line 2: observed 2 fields, expected 3"),
     "an extra field": (b"sku,available,target\nA,1,2\nB,1,2,3\n", "line 3: observed 4 fields, expected 3"),
     "an empty line": (b"sku,available,target\n\nA,1,2\n", "line 2: observed a blank line, expected 3 fields"),
-    "an open quote": (b'sku,available,target\n"A,1,2\n', "line 2: no CSV"),
-    "text behind a quote": (b'sku,available,target\n"A"x,1,2\n', "line 2: no CSV"),
+    "an open quote": (b'sku,available,target\n"A,1,2\n', "line 2: not CSV"),
+    "text behind a quote": (b'sku,available,target\n"A"x,1,2\n', "line 2: not CSV"),
     "an empty SKU": (b"sku,available,target\nA,1,2\n,1,2\n", 'line 3, column sku: observed the string ""'),
     "a control character": (b"sku,available,target\nA\x07,1,2\n", "line 2, column sku: observed the string"),
     "a newline in a SKU": (b'sku,available,target\n"A\nB",1,2\n', "line 2, column sku: observed the string"),
-    "a quote that is never closed": (b'sku,available,target\nA,1,2\n"B,1,2\nC,1,2\n', "line 3: no CSV"),
+    "a quote that is never closed": (b'sku,available,target\nA,1,2\n"B,1,2\nC,1,2\n', "line 3: not CSV"),
     "a row behind a quoted newline": (b'sku,available,target\n"A\nB",1,2\n', "line 2, column sku"),
     "a C1 control character": ("sku,available,target\nA\x85,1,2\n".encode(), "line 2, column sku"),
     "a repeated SKU": (b"sku,available,target\nA,1,2\nB,1,2\nA,1,2\n", "line 4, column sku: observed"),
@@ -118,14 +119,14 @@ JSON_REFUSED = {
 class ParseStockTest(FolderTestCase):
     def refuse(self, data, begin):
         """Expect a refusal whose text begins with some words."""
-        with self.assertRaises(JsonError) as caught:
-            parse_stock(data)
+        with self.assertRaises(InputError) as caught:
+            DEMO.parse_source(data)
         self.assertTrue(str(caught.exception).startswith(begin), caught.exception)
 
     def test_every_form_gives_the_same_rows(self):
         for phrase, data in READ.items():
             with self.subTest(phrase):
-                rows = parse_stock(data)
+                rows = DEMO.parse_source(data)
                 self.assertEqual(rows, ROWS)
                 self.assertEqual(checkpoint_demo.list_differences(rows, ROWS), [])
                 self.assertEqual([list(row) for row in rows], [["sku", "available", "target"]] * 2)
@@ -133,8 +134,10 @@ class ParseStockTest(FolderTestCase):
     def test_sku_is_kept_as_it_stands(self):
         for phrase, (field, sku) in SKUS.items():
             with self.subTest(phrase):
-                self.assertEqual(parse_stock(b"sku,available,target\n%s,1,2\n" % field)[0]["sku"], sku)
-                self.assertEqual(parse_stock(json.dumps([{**ROWS[0], "sku": sku}]).encode())[0]["sku"], sku)
+                self.assertEqual(DEMO.parse_source(b"sku,available,target\n%s,1,2\n" % field)[0]["sku"], sku)
+                self.assertEqual(
+                    DEMO.parse_source(json.dumps([{**ROWS[0], "sku": sku}]).encode())[0]["sku"], sku
+                )
 
     def test_csv_is_refused_with_its_place(self):
         for phrase, (data, begin) in CSV_REFUSED.items():
@@ -147,8 +150,8 @@ class ParseStockTest(FolderTestCase):
                 with self.subTest(phrase, column=column):
                     data = f"sku,available,target\nA,1,2\n{row}\n".encode()
                     self.refuse(data, f"line 3, column {column}: observed ")
-                    with self.assertRaisesRegex(StockError, "expected an integer from 0 to 10.12 in plain"):
-                        parse_stock(data)
+                    with self.assertRaisesRegex(InputError, "expected an integer from 0 to 10.12 in plain"):
+                        DEMO.parse_source(data)
 
     def test_json_is_refused_with_its_place(self):
         for phrase, (value, begin) in JSON_REFUSED.items():
@@ -156,35 +159,37 @@ class ParseStockTest(FolderTestCase):
                 self.refuse(json.dumps(value).encode(), begin)
         no_json = {"NaN": b"[NaN]", "a comment": b"[] //", "a key twice": b'[{"sku":1,"sku":2}]'}
         for phrase, data in no_json.items():
-            with self.subTest(phrase), self.assertRaises(JsonError):
-                parse_stock(data)
+            with self.subTest(phrase), self.assertRaises(InputError):
+                DEMO.parse_source(data)
 
     def test_second_byte_order_mark_is_refused(self):
         mark = b"\xef\xbb\xbf"
         for data in (json.dumps(ROWS).encode(), CSV.encode()):
-            self.assertEqual(parse_stock(mark + data), ROWS)
-            with self.subTest(data=data[:1]), self.assertRaises(JsonError):
-                parse_stock(mark + mark + data)
+            self.assertEqual(DEMO.parse_source(mark + data), ROWS)
+            with self.subTest(data=data[:1]), self.assertRaises(InputError):
+                DEMO.parse_source(mark + mark + data)
 
     def test_size_is_bounded(self):
         most = [{"sku": f"S{number}", "available": 1, "target": 2} for number in range(100_000)]
         self.assertEqual(len(check_stock(most)), 100_000)
         lines = ["sku,available,target", *(f"S{number},1,2" for number in range(100_001))]
-        self.assertEqual(len(parse_stock("\n".join(lines[:-1]).encode())), 100_000)
+        self.assertEqual(len(DEMO.parse_source("\n".join(lines[:-1]).encode())), 100_000)
         self.refuse(
             "\n".join(lines).encode(), "line 100002: observed more than 100,000 rows, expected 1 to 100,000"
         )
         self.refuse(b"x" * (checkpoint_demo.INPUT_LIMIT_BYTES + 1), "byte 67108864: longer than")
 
     def test_checkpoint_of_own_rows_is_named_by_their_digest(self):
-        own = checkpoint_demo.build_checkpoint(ROWS)
+        own = checkpoint_demo.build_checkpoint(DEMO, ROWS)
         self.assertEqual(own["task_id"], f"stock-{own['source_sha256'][:12]}")
         self.assertEqual(own["pending"][0], "Produce all 2 SKU shortage rows")
-        self.assertEqual(checkpoint_demo.verify_checkpoint(own, ROWS), [])
+        self.assertEqual(checkpoint_demo.verify_checkpoint(own, DEMO, ROWS), [])
 
     def test_built_in_rows_keep_their_checkpoint_wherever_they_come_from(self):
-        again = parse_stock(json.dumps(STOCK).encode())
-        self.assertEqual(checkpoint_demo.build_checkpoint(again), checkpoint_demo.build_checkpoint(STOCK))
+        again = DEMO.parse_source(json.dumps(STOCK).encode())
+        self.assertEqual(
+            checkpoint_demo.build_checkpoint(DEMO, again), checkpoint_demo.build_checkpoint(DEMO, STOCK)
+        )
 
 
 class StockCommandTest(FolderTestCase):
@@ -198,7 +203,7 @@ class StockCommandTest(FolderTestCase):
         digest = checkpoint_demo.digest_json(ROWS)[:12]
         verified = checkpoint("verify", self.path("work/checkpoint.json"), "--stock", self.stock)
         self.assertEqual((verified.code, verified.out), (0, f"verified: 2 rows, source {digest}\n"))
-        good = json.dumps(checkpoint_demo.build_result(ROWS)).encode()
+        good = json.dumps(checkpoint_demo.DEMO.build_answer(ROWS)).encode()
         accepted = checkpoint("validate", "-", "--stock", self.stock, stdin=good)
         self.assertEqual(
             (accepted.code, accepted.out), (0, "accepted: 2 rows, total shortage 1000000000003\n")
@@ -210,7 +215,7 @@ class StockCommandTest(FolderTestCase):
             with self.subTest(options=len(options)):
                 ended = checkpoint("verify", self.path("work/checkpoint.json"), *options)
                 self.assertEqual(ended.code, 1, ended)
-        good = json.dumps(checkpoint_demo.build_result(ROWS)).encode()
+        good = json.dumps(checkpoint_demo.DEMO.build_answer(ROWS)).encode()
         self.assertEqual(checkpoint("validate", "-", stdin=good).code, 1)
 
     def test_bad_stock_is_refused_before_anything_is_done(self):
@@ -263,7 +268,7 @@ class StockRunTest(RunTestCase):
         self.stock = self.put("stock.csv", CSV)
 
     def answer(self, rows):
-        words = json.dumps(checkpoint_demo.build_result(rows))
+        words = json.dumps(checkpoint_demo.DEMO.build_answer(rows))
         return respond(message([text(words)], model=checkpoint_demo.RECEIVER_MODEL))
 
     def live_on_stock(self, answer, *options, out="run"):

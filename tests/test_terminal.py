@@ -16,7 +16,7 @@ import unittest
 from unittest import mock
 
 import checkpoint_demo
-from checkpoint_demo import ExistsError, HandoffError, RefusedError, Terminal, UsageError, run_command
+from checkpoint_demo import DEMO, ExistsError, HandoffError, RefusedError, Terminal, UsageError, run_command
 from tests import support
 
 IS_WINDOWS = os.name == "nt"
@@ -376,7 +376,7 @@ class LostStreamProcessTest(support.FolderTestCase):
     def test_commands_without_standard_input_are_done_or_refused(self):
         refused = (
             f"{SCRIPT}: unreadable: standard input: it is closed\n"
-            "  why: only what was read whole is used\n"
+            "  why: only an input that was read whole is used\n"
             "  next: name a file that you can read\n"
         )
         commands = {
@@ -418,11 +418,11 @@ class LostStreamProcessTest(support.FolderTestCase):
         ended = self.run_without({0: "closed", 1: "closed", 2: "closed"}, "prepare")
         self.assertEqual(ended.code, 2)
         self.assertEqual(self.names(), ["checkpoint.json", "handoff.txt", "result.json", "wrong.json"])
-        checkpoint = checkpoint_demo.build_checkpoint(checkpoint_demo.STOCK)
+        checkpoint = checkpoint_demo.build_checkpoint(DEMO, DEMO.source)
         written = (self.folder / "checkpoint.json").read_bytes()
         self.assertEqual(written, (checkpoint_demo.render_json(checkpoint, 2) + "\n").encode())
         self.assertEqual(
-            (self.folder / "handoff.txt").read_text(), checkpoint_demo.render_handoff(checkpoint)
+            (self.folder / "handoff.txt").read_text(), checkpoint_demo.render_handoff(DEMO, checkpoint)
         )
 
 
@@ -462,7 +462,7 @@ class RunCommandTest(unittest.TestCase):
             "usage": (
                 UsageError("a", "tool"),
                 2,
-                "tool: usage: a\n  why: what is not understood is never guessed\n  next: see tool --help\n",
+                "tool: usage: a\n  why: a command line is never guessed\n  next: see tool --help\n",
             ),
             "refused": (RefusedError("a", "b", "c"), 3, "tool: refused: a\n  why: b\n  next: c\n"),
             "a file that exists": (
