@@ -1751,7 +1751,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError instead of ending the process."""
-        raise UsageError(re.sub("'([^']{16})[^']+'", r"'\1...'", message), self.prog)
+        quoted = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""  # as repr writes a word, either way
+        raise UsageError(re.sub(quoted, lambda word: shorten(word.group(), 17), message), self.prog)
 
     def print_help(self, file: Any = None) -> NoReturn:
         """Raise HelpAsked instead of writing to a stream that may be closed."""
