@@ -1764,7 +1764,8 @@ class Parser(argparse.ArgumentParser):
         if options.version:
             raise HelpAsked(f"{self.prog} {VERSION}")
         for word in strays:
-            raise UsageError(explain_stray(word, known), self.prog)
+            fault = explain_stray(word, known) if word[:1] == "-" else f"{shorten(word, 16)} is one word more"
+            raise UsageError(fault, " ".join(filter(None, [self.prog, vars(options).get("command")])))
         return options
 
 
