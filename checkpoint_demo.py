@@ -1764,7 +1764,9 @@ class Parser(argparse.ArgumentParser):
         if options.version:
             raise HelpAsked(f"{self.prog} {VERSION}")
         for word in strays:
-            fault = explain_stray(word, known) if word[:1] == "-" else f"{shorten(word, 16)} is one word more"
+            fault = (
+                explain_stray(word, known) if word[:1] == "-" else f"{shorten(word, 16)} is one word too many"
+            )
             raise UsageError(fault, " ".join(filter(None, [self.prog, vars(options).get("command")])))
         return options
 
@@ -1925,19 +1927,23 @@ def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> int:
 def _cmd_verify(terminal: Terminal, options: argparse.Namespace) -> int:
     """Check a checkpoint against the trusted source."""
     task, rows = _load_work(options)
-    digest = digest_json(rows)
-    verified = f"verified: {render_count(rows, 'row')}, source {digest[:12]}"
+    passed = f"verified: {render_count(rows, 'row')}, source {digest_json(rows)[:12]}"
     return _judge(
-        terminal, options, options.checkpoint, lambda value: verify_checkpoint(value, task, rows), verified
+        terminal,
+        options,
+        options.checkpoint,
+        rows,
+        lambda value: verify_checkpoint(value, task, rows),
+        passed,
     )
 
 
 def _cmd_validate(terminal: Terminal, options: argparse.Namespace) -> int:
     """Judge a result against the trusted source."""
     task, rows = _load_work(options)
-    accepted = task.render_acceptance(rows)
+    passed = task.render_acceptance(rows)
     return _judge(
-        terminal, options, options.result, lambda value: validate_result(value, task, rows), accepted
+        terminal, options, options.result, rows, lambda value: validate_result(value, task, rows), passed
     )
 
 
@@ -1945,6 +1951,7 @@ def _judge(
     terminal: Terminal,
     options: argparse.Namespace,
     path: str,
+    rows: Rows,
     judge: Callable[[Any], Findings],
     passed: str,
 ) -> int:
@@ -1955,8 +1962,13 @@ def _judge(
         findings = [error]
     verdict = f"rejected: {render_count(findings, 'finding')}" if findings else passed
     if options.json:
-        word, _, rest = verdict.partition(": ")
-        report = {"verdict": word, "why": rest, "findings": list_findings(findings)}
+        passing = "verified" if options.command == "verify" else "accepted"
+        report = {
+            "verdict": "rejected" if findings else passing,
+            "why": verdict.partition(": ")[2],
+            "expected": {"rows": len(rows), "source_sha256": digest_json(rows)},
+            "findings": list_findings(findings),
+        }
         terminal.write_out(render_json(report, 2))
     else:
         for finding in findings:
