@@ -2110,7 +2110,7 @@ _COMMANDS: dict[str, tuple[Callable[[Terminal, argparse.Namespace], int], str, s
     "replay": (
         _cmd_replay,
         "--emit-fixture --check-restored --original --json",
-        "--check-restored restored.json --original session.json",
+        "--check-restored restored.json",
     ),
 }
 
