@@ -1763,6 +1763,8 @@ class Parser(argparse.ArgumentParser):
         options, strays = self.parse_known_args(arguments)
         if options.version:
             raise HelpAsked(f"{self.prog} {VERSION}")
+        if [] in vars(options).values():  # what Python 3.9 makes of --out=--
+            raise UsageError("-- is not a value", self.prog)
         for word in strays:
             fault = (
                 explain_stray(word, known) if word[:1] == "-" else f"{shorten(word, 16)} is one word too many"
