@@ -278,3 +278,43 @@ class RunTestCase(FolderTestCase):
 # --- What the tests of checkpoint_demo.py share ------------------------------
 
 STOCK = checkpoint_demo.DEMO.source
+
+
+class CommandTestCase(FolderTestCase):
+    """A test of commands of checkpoint_demo.py, in a current folder of its own."""
+
+    script = "checkpoint_demo.py"
+
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+
+    def assert_ended(self, ended, code, out="", err=""):
+        self.assertEqual((ended.code, ended.out, ended.err), (code, out, err))
+
+    def assert_refused(self, ended, code, what, because=None):
+        """Check a refusal in three parts, with nothing on standard output."""
+        if because is None:
+            self.assertRegex(ended.err, r"\A.+\n  why: .+\n  next: .+\n\Z")
+            because = [part.partition(": ")[2] for part in ended.err.splitlines()[1:]]
+        said = f"{self.script}: {what}\n  why: {because[0]}\n  next: {because[1]}\n"
+        self.assert_ended(ended, code, "", said)
+
+    def assert_usage(self, ended, named):
+        """Check a refusal of the command line that names something."""
+        first, why, then = ended.err.splitlines()
+        self.assertTrue(first.startswith(f"{self.script}: usage: "), first)
+        self.assertIn(named, first)
+        self.assertEqual(why, "  why: a command line is never guessed")
+        self.assertRegex(then, rf"\A  next: see {self.script}( [a-z-]+)? --help\Z")
+        self.assertEqual((ended.code, ended.out), (2, ""))
+
+    def assert_rejected(self, ended, command, findings, source):
+        """Check that a judging command rejects with these findings."""
+        count = f"{len(findings)} finding{'s' if len(findings) != 1 else ''}"
+        lines, verdict = "".join(f"{finding}\n" for finding in findings), f"rejected: {count}"
+        if command == "extract":
+            self.assert_ended(ended, 1, "", f"{lines}{verdict}, no finished answer in {source}\n")
+        else:
+            self.assert_ended(ended, 1, f"{verdict}\n", lines)
