@@ -2013,7 +2013,7 @@ def _cmd_extract(terminal: Terminal, options: argparse.Namespace) -> int:
 
 
 def _cmd_replay(terminal: Terminal, options: argparse.Namespace) -> int:
-    """Compare a restored session record with the original; alone, try six built-in cases."""
+    """Compare a restored session record with the original; alone, try six cases."""
     restored, emits = options.check_restored, options.emit_fixture
     if (emits and (restored or options.json)) or (options.original and not restored):
         what = "--original goes with --check-restored, --emit-fixture goes alone"
