@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import copy
 import io
 import json
 import os
@@ -278,6 +279,68 @@ class RunTestCase(FolderTestCase):
 # --- What the tests of checkpoint_demo.py share ------------------------------
 
 STOCK = checkpoint_demo.DEMO.source
+
+
+def find(document, path):
+    """Return the value at a path of a parsed document."""
+    for part in path:
+        document = document[part]
+    return document
+
+
+def walk(value, path=()):
+    """Yield (path, value) of a document and everything in it."""
+    yield path, value
+    if isinstance(value, (dict, list)):
+        for part, child in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from walk(child, (*path, part))
+
+
+def put(*path, to):
+    """Return a change of a document: a value is put at a path."""
+
+    def change(document):
+        find(document, path[:-1])[path[-1]] = copy.deepcopy(to)
+
+    return change
+
+
+def drop(*path):
+    """Return a change of a document: what is at a path, or in a slice of an array, is taken away."""
+
+    def change(document):
+        del find(document, path[:-1])[path[-1]]
+
+    return change
+
+
+def exchange(*path):
+    """Return a change of a document: an array's item changes its place with the next one."""
+
+    def change(document):
+        items, index = find(document, path[:-1]), path[-1]
+        items[index], items[index + 1] = items[index + 1], items[index]
+
+    return change
+
+
+def change_copy(document, change):
+    """Return a changed copy of a document."""
+    document = copy.deepcopy(document)
+    change(document)
+    return document
+
+
+def make_error(code):
+    """Return the OSError of an error number."""
+    return OSError(code, os.strerror(code))
+
+
+def find_free_descriptor():
+    """Return the number that the next file that is opened gets."""
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    os.close(descriptor)
+    return descriptor
 
 
 class CommandTestCase(FolderTestCase):

@@ -16,7 +16,7 @@ from checkpoint_demo import (
     render_path,
     verify_checkpoint,
 )
-from tests.support import STOCK
+from tests.support import STOCK, change_copy, drop, exchange, find, put, walk
 
 # By another tool: see test_canonical.py.
 STOCK_SHA256 = "b3d576f612f4d004f9316b157d848c6dcd22f7f3b37244ac8e60dab263a4db44"
@@ -62,39 +62,6 @@ LEAF_VALUES = (
     [1],
     {"a": 1},
 )
-
-
-def walk(value, path=()):
-    """Yield (path, value) of a document and everything in it."""
-    yield path, value
-    if isinstance(value, (dict, list)):
-        for part, child in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from walk(child, (*path, part))
-
-
-def find(document, path):
-    """Return the value at a path."""
-    for part in path:
-        document = document[part]
-    return document
-
-
-def put(*path, to):
-    """Return a change of a document: a value is put at a path."""
-
-    def change(document):
-        find(document, path[:-1])[path[-1]] = to
-
-    return change
-
-
-def drop(*path):
-    """Return a change of a document: what stands at a path is taken away."""
-
-    def change(document):
-        del find(document, path[:-1])[path[-1]]
-
-    return change
 
 
 READ = ("completed", 0)
@@ -247,11 +214,6 @@ REFUSED = {
 
 
 class CheckpointTest(unittest.TestCase):
-    def changed(self, change):
-        document = copy.deepcopy(CHECKPOINT)
-        change(document)
-        return document
-
     def verify(self, document):
         return [str(finding) for finding in verify_checkpoint(document, DEMO, STOCK)]
 
@@ -287,10 +249,10 @@ class CheckpointTest(unittest.TestCase):
     def test_verify_checkpoint_each_refusal_has_its_own_message(self):
         for phrase, (change, message) in REFUSED.items():
             with self.subTest(phrase):
-                self.assertEqual(self.verify(self.changed(change)), [message])
+                self.assertEqual(self.verify(change_copy(CHECKPOINT, change)), [message])
 
     def test_verify_checkpoint_all_faults_are_found_in_document_order(self):
-        document = {"zero": 0, **self.changed(put("schema_version", to=2))}
+        document = {"zero": 0, **change_copy(CHECKPOINT, put("schema_version", to=2))}
         document["completed"][0].update(status="claimed", result_sha256=None)
         document["side_effects"] = ["a", "b"]
         del document["pending"]
@@ -333,7 +295,7 @@ class CheckpointTest(unittest.TestCase):
             self.assertRegex(finding.message, r"\Aobserved nothing, expected .* \(a missing field\)\Z")
 
     def test_verify_checkpoint_inputs_are_left_as_they_are(self):
-        document, rows = self.changed(put("notes", to=[1])), copy.deepcopy(STOCK)
+        document, rows = change_copy(CHECKPOINT, put("notes", to=[1])), copy.deepcopy(STOCK)
         verify_checkpoint(document, DEMO, rows)
         self.assertEqual(document, {**CHECKPOINT, "notes": [1]})
         self.assertEqual(rows, STOCK)
@@ -343,15 +305,13 @@ class CheckpointSweepTest(unittest.TestCase):
     """Whatever single thing is changed in a checkpoint, verify_checkpoint finds it, and where it is."""
 
     def check(self, phrase, path, change):
-        document = copy.deepcopy(CHECKPOINT)
-        change(document)
+        document = change_copy(CHECKPOINT, change)
         with self.subTest(phrase, path=render_path(path)):
             paths = [finding.path for finding in verify_checkpoint(document, DEMO, STOCK)]
             self.assertEqual(paths, [render_path(path)])
 
     def check_array(self, phrase, path, change):
-        document = copy.deepcopy(CHECKPOINT)
-        change(find(document, path))
+        document = change_copy(CHECKPOINT, lambda document: change(find(document, path)))
         with self.subTest(phrase, path=render_path(path)):
             found = [finding.path for finding in verify_checkpoint(document, DEMO, STOCK)]
             self.assertTrue(found)
@@ -420,11 +380,7 @@ class CheckpointSweepTest(unittest.TestCase):
                         lambda items, at=index, item=added: items.insert(at, item),
                     )
             for index in range(len(value) - 1):
-
-                def exchange(items, at=index):
-                    items[at], items[at + 1] = items[at + 1], items[at]
-
-                self.check_array(f"exchanged {index}", path, exchange)
+                self.check_array(f"exchanged {index}", path, exchange(index))
 
 
 if __name__ == "__main__":
