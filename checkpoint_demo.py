@@ -34,7 +34,7 @@ from itertools import islice, takewhile, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any, ClassVar, NoReturn, Union
 
     Json = dict[str, Any]  # an object as it was parsed: a row, a checkpoint, a message, a session record
@@ -133,13 +133,17 @@ class ExistsError(RefusedError):
 
 
 class Finding:
-    """One thing that is wrong with a document: `path` says where, `message` what."""
+    """One thing that is wrong with a document: `path` says where, `message` what.
 
-    def __init__(self, path: str, message: str) -> None:
-        self.path, self.message = path, message
+    `label` names a group of findings. `values` holds what was observed and expected, where it is one
+    text, number or literal.
+    """
+
+    def __init__(self, path: str, message: str, label: str = "", **values: Any) -> None:
+        self.path, self.message, self.label, self.values = path, message, label, values
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
+        return f"{self.label}{', ' if self.label else ''}{self.path}: {self.message}"
 
     __repr__ = __str__
 
@@ -447,8 +451,14 @@ def list_differences(observed: Any, expected: Any, *at: str | int) -> Findings:
 
 def explain_differences(observed: Any, expected: Any, *at: str | int) -> Iterator[Finding]:
     """Yield find_differences as findings."""
-    for path, one, other in find_differences(observed, expected, *at):
-        yield Finding(render_path(path), describe_pair(one, other))
+    return (explain_difference(*difference) for difference in find_differences(observed, expected, *at))
+
+
+def explain_difference(path: Path, observed: Any, expected: Any, said: str = "") -> Finding:
+    """Return a difference as a finding, with something said behind it."""
+    pair = {"observed": observed, "expected": expected}
+    values = {name: value for name, value in pair.items() if type(value) not in (Words, *_NESTING)}
+    return Finding(render_path(path), describe_pair(observed, expected) + said, **values)
 
 
 def cut(findings: Iterable[Finding]) -> Findings:
@@ -897,14 +907,13 @@ def verify_checkpoint(checkpoint: Any, task: Task, rows: Rows) -> Findings:
     is trusted; it shows no authorship and no freshness.
     """
     differences = find_differences(checkpoint, build_checkpoint(task, rows))
-    return cut(_explain_difference(*difference) for difference in differences)
+    return cut(explain_difference(*one, f" ({_name_reason(*one)})") for one in differences)
 
 
-def _explain_difference(path: Path, observed: Any, expected: Any) -> Finding:
-    reason = next(_REASONS[place] for place in _REASONS if path[: len(place)] == place)
+def _name_reason(path: Path, observed: Any, expected: Any) -> str:
     if path and isinstance(path[-1], str) and (observed is MISSING or expected is MISSING):
-        reason = "an unexpected field" if expected is MISSING else "a missing field"
-    return Finding(render_path(path), f"{describe_pair(observed, expected)} ({reason})")
+        return "an unexpected field" if expected is MISSING else "a missing field"
+    return next(_REASONS[place] for place in _REASONS if path[: len(place)] == place)
 
 
 # --- Handoff: what the receiving model is given (pure) ------------------------
@@ -990,11 +999,10 @@ def find_reply_faults(message: Json, stop_reason: str, tool: str | None = None) 
     """
     observed = message.get("stop_reason", MISSING)
     said = f" ({_STOP_REASONS[observed]})" if str(observed) in _STOP_REASONS else ""
-    findings = [
-        Finding(finding.path, finding.message + said)
-        for finding in list_differences(observed, stop_reason, "stop_reason")
-    ]
-    return findings + cut(_find_block_faults(message["content"], tool))
+    differences = find_differences(observed, stop_reason, "stop_reason")
+    return [explain_difference(*one, said) for one in differences] + cut(
+        _find_block_faults(message["content"], tool)
+    )
 
 
 def _find_block_faults(content: list[Any], tool: str | None) -> Iterator[Finding]:
@@ -1093,7 +1101,7 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]
         if label == "changed tool result" and unmatched:  # results are compared only where they pair
             changes["unmatched tool result"] = unmatched
             continue
-        findings = cut(_sift(find_differences(observed, expected, name), notes))
+        findings = cut(_sift(find_differences(observed, expected, name), notes, label))
         if findings:
             changes.setdefault(label, []).extend(findings)
     return changes, notes
@@ -1129,11 +1137,14 @@ def _list_parts(
             yield field("changed field", name)
 
 
-def _sift(differences: Iterable[tuple[Path, Any, Any]], notes: Findings) -> Iterator[Finding]:
+def _sift(
+    differences: Iterable[tuple[Path, Any, Any]], notes: Findings, label: str = ""
+) -> Iterator[Finding]:
     """Yield the differences that the API compares as findings; the others are added to the notes."""
-    for path, observed, expected in differences:
-        finding = Finding(render_path(path), describe_pair(observed, expected))
-        if _is_compared(path):
+    for difference in differences:
+        finding = explain_difference(*difference)
+        if _is_compared(difference[0]):
+            finding.label = label
             yield finding
         elif len(notes) < MOST_FINDINGS:
             notes.append(finding)
@@ -1579,6 +1590,23 @@ def flush_folder(path: str) -> None:
 _COLOURS = {"red": 31, "green": 32, "yellow": 33}
 
 
+class Report(NamedTuple):
+    """How a command ends: its verdict in one word, and `what`, the line that a person reads last."""
+
+    exit_code: int
+    verdict: str
+    what: str
+    findings: Sequence[Finding] = ()
+    notes: Sequence[str] = ()
+    facts: Mapping[str, Any] = types.MappingProxyType({})  # what else --json shows
+
+
+def list_members(finding: Finding) -> Json:
+    """Return a finding as --json shows it."""
+    label = {"label": finding.label} if finding.label else {}
+    return {**label, "path": finding.path, "message": finding.message, **finding.values}
+
+
 class Terminal:
     """Where a command's results and its talk go, and what Ctrl-C does to it.
 
@@ -1588,12 +1616,46 @@ class Terminal:
     any program, but from `hold` on to `release` it only makes `interrupted` true.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, as_json: bool = False) -> None:
+        self.name, self.as_json = name, as_json
         self.redact: Callable[[str], str] = str
         self.lost = False
         self.must_be_heard = True
         self.interrupted = False
+
+    def say(self, report: Report) -> int:
+        """Show a report, and return its exit code.
+
+        Findings and notes go to standard error, the verdict behind them to standard output; with --json
+        all goes there as one object.
+        """
+        if self.as_json:
+            self.write_json(
+                verdict=report.verdict,
+                exit_code=report.exit_code,
+                what=report.what,
+                findings=[list_members(finding) for finding in report.findings],
+                notes=report.notes,
+                **report.facts,
+            )
+        else:
+            for line in (*report.findings, *report.notes):
+                self.write_err(str(line))
+            self.write_out(report.what, "red" if report.exit_code else "green")
+        return report.exit_code
+
+    def say_error(self, error: HandoffError) -> int:
+        """Show why a command ended without a verdict, and return its exit code."""
+        if self.as_json:
+            told = {"what": error.what, "why": error.why, "next": error.next_step}
+            self.write_json(verdict=error.verdict, exit_code=error.exit_code, **told)
+        else:
+            self.write_err(f"{self.name}: {error}")
+        return error.exit_code
+
+    def write_json(self, **members: Any) -> None:
+        """Write one machine-readable object to standard output."""
+        self.write_out(render_json(members, 2))
 
     def write_out(self, text: str, colour: str = "") -> None:
         """Write lines to standard output; a colour (red, green, yellow) shows on a terminal only."""
@@ -1676,9 +1738,9 @@ def open_missing_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def run_command(name: str, command: Callable[[Terminal], int]) -> int:
+def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = False) -> int:
     """Return the exit code of a command, whatever way it ends; only a bug shows a traceback."""
-    terminal = Terminal(name)
+    terminal = Terminal(name, as_json)
     try:
         try:
             if sys.hexversion < 0x3090000:
@@ -1686,16 +1748,15 @@ def run_command(name: str, command: Callable[[Terminal], int]) -> int:
                 raise HandoffError(f"Python {sys.version.split()[0]} is too old", why, "start a newer one")
             code = command(terminal)
         except HandoffError as error:
-            terminal.write_err(f"{name}: {error}")
-            code = error.exit_code
+            code = terminal.say_error(error)
         except MemoryError:
             why = "what was read is too large for this machine"
-            terminal.write_err(f"{name}: {HandoffError('out of memory', why, 'give it less')}")
-            code = EXIT_UNUSABLE
+            code = terminal.say_error(HandoffError("out of memory", why, "give it less"))
         except Exception:
-            what = "a bug in this program, please report it"
-            terminal.write_err(f"{name}: {what}\n{traceback.format_exc().rstrip()}")
-            code = EXIT_BUG
+            bug = HandoffError("it met what it does not expect", "see the traceback", "please report it")
+            bug.verdict, bug.exit_code = "a bug in this program", EXIT_BUG
+            code = terminal.say_error(bug)
+            terminal.write_err(traceback.format_exc().rstrip())
         unheard = terminal.lost and terminal.must_be_heard and code in (EXIT_DONE, EXIT_REJECTED)
         return EXIT_UNUSABLE if unheard else code
     except KeyboardInterrupt:
@@ -1705,9 +1766,9 @@ def run_command(name: str, command: Callable[[Terminal], int]) -> int:
                 break
             except KeyboardInterrupt:  # pressed again
                 continue
-        interrupted = "interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like"
-        terminal.write_err(f"{name}: {interrupted}")
-        return EXIT_INTERRUPTED
+        interrupt = HandoffError("by Ctrl-C", "nothing was in flight", "start it again when you like")
+        interrupt.verdict, interrupt.exit_code = "interrupted", EXIT_INTERRUPTED
+        return terminal.say_error(interrupt)
     finally:
         terminal.release()
 
@@ -1839,11 +1900,6 @@ def build_parser() -> Parser:
     return parser
 
 
-def list_findings(findings: Findings) -> list[Json]:
-    """Return findings as --json shows them: {"path", "message"} each."""
-    return list(map(vars, findings))
-
-
 def _load_work(options: argparse.Namespace) -> tuple[Task, Rows]:
     """Return the task that is asked for, and the rows of its trusted source."""
     task = load_task(options.task)[0] if options.task else DEMO
@@ -1906,44 +1962,27 @@ def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> int:
 def _cmd_verify(terminal: Terminal, options: argparse.Namespace) -> int:
     """Check a checkpoint against the trusted source."""
     task, rows = _load_work(options)
-    digest = digest_json(rows)
-    verified = f"verified: {render_count(rows, 'row')}, source {digest[:12]}"
-    return _judge(
-        terminal, options, options.checkpoint, lambda value: verify_checkpoint(value, task, rows), verified
-    )
+    what = f"verified: {render_count(rows, 'row')}, source {digest_json(rows)[:12]}"
+    return _judge(terminal, options.checkpoint, lambda value: verify_checkpoint(value, task, rows), what)
 
 
 def _cmd_validate(terminal: Terminal, options: argparse.Namespace) -> int:
     """Judge a result against the trusted source."""
     task, rows = _load_work(options)
-    accepted = task.render_acceptance(rows)
-    return _judge(
-        terminal, options, options.result, lambda value: validate_result(value, task, rows), accepted
-    )
+    what = task.render_acceptance(rows)
+    return _judge(terminal, options.result, lambda value: validate_result(value, task, rows), what)
 
 
-def _judge(
-    terminal: Terminal,
-    options: argparse.Namespace,
-    path: str,
-    judge: Callable[[Any], Findings],
-    passed: str,
-) -> int:
-    """Say what a judge finds in a file, then the verdict, `passed` if nothing; return the exit code."""
+def _judge(terminal: Terminal, path: str, judge: Callable[[Any], Findings], what: str) -> int:
+    """Say what a judge finds in a file, then the verdict, `what` if nothing; return the exit code."""
     try:
         findings = judge(parse_json(read_input(path)))
     except InputError as error:  # a text that is not strict JSON is judged too
         findings = [error]
-    verdict = f"rejected: {render_count(findings, 'finding')}" if findings else passed
-    if options.json:
-        word, _, rest = verdict.partition(": ")
-        report = {"verdict": word, "why": rest, "findings": list_findings(findings)}
-        terminal.write_out(render_json(report, 2))
-    else:
-        for finding in findings:
-            terminal.write_err(str(finding))
-        terminal.write_out(verdict, "red" if findings else "green")
-    return EXIT_REJECTED if findings else EXIT_DONE
+    if findings:
+        what = f"rejected: {render_count(findings, 'finding')}"
+    verdict = what.partition(":")[0]
+    return terminal.say(Report(EXIT_REJECTED if findings else EXIT_DONE, verdict, what, findings))
 
 
 def _cmd_request(terminal: Terminal, options: argparse.Namespace) -> int:
@@ -1992,20 +2031,19 @@ def _cmd_replay(terminal: Terminal, options: argparse.Namespace) -> int:
     if restored:
         original = _read_record(options.original, list) if options.original else fixture
         changes, notes = compare_sessions(_read_record(restored), original)
-        return _say_changes(terminal, options.json, changes, notes)
+        return _say_changes(terminal, changes, notes)
     cases = list(run_session_cases())
     as_expected = sum(passed for _, _, passed in cases)
-    verdict = f"{as_expected}/{len(cases)} expected outcomes"
-    if options.json:
-        listed = [
+    for change, labels, passed in () if terminal.as_json else cases:
+        terminal.write_out(f"{change:44} {labels}{'' if passed else ', which is NOT expected'}")
+    facts = {
+        "cases": [
             {"change": change, "labels": labels, "expected": passed} for change, labels, passed in cases
         ]
-        terminal.write_out(render_json({"verdict": verdict, "cases": listed}, 2))
-    else:
-        for change, labels, passed in cases:
-            terminal.write_out(f"{change:44} {labels}{'' if passed else ', which is NOT expected'}")
-        terminal.write_out(verdict)
-    return EXIT_DONE if as_expected == len(cases) else EXIT_REJECTED
+    }
+    code = EXIT_DONE if as_expected == len(cases) else EXIT_REJECTED
+    what = f"{as_expected}/{len(cases)} expected outcomes"
+    return terminal.say(Report(code, "rejected" if code else "done", what, facts=facts))
 
 
 def _read_record(path: str, kind: type = object) -> Json:
@@ -2036,36 +2074,26 @@ _READERS = (
 )
 
 
-def _say_changes(terminal: Terminal, as_json: bool, changes: Changes, notes: Findings) -> int:
+def _say_changes(terminal: Terminal, changes: Changes, notes: Findings) -> int:
     """Say the labels, every difference, and what to do with the next request; return the exit code."""
     labels = list(changes) or ["intact"]
     advice = "it may be sent as it is; that a model can read its thinking is not shown by this"
+    said = [f"note, not compared by the API: {note}" for note in notes]
     if any(note.path == "model" for note in notes):
         advice = "it came back exactly, but another model is asked, which may not read its thinking"
-        notes = [
-            Finding(note.path, f"{note.message}; {_READERS}") if note.path == "model" else note
-            for note in notes
-        ]
+        said.append(f"note: {_READERS}")
     if changes:
         meaning = next(_MEANINGS[begin] for begin in _MEANINGS if labels[0].startswith(begin))
         advice = f"{meaning}: rebuild it from what was stored, or go on in a fresh session from a checkpoint"
-    listed = [(label, finding) for label, findings in changes.items() for finding in findings]
-    if as_json:
-        report = {
-            "labels": labels,
-            "findings": [{"label": label, **vars(finding)} for label, finding in listed],
-            "notes": list_findings(notes),
-            "next_request": advice,
-        }
-        terminal.write_out(render_json(report, 2))
-    else:
-        terminal.write_out("\n".join(labels), "red" if changes else "green")
-        for label, finding in listed:
-            terminal.write_err(f"{label}, {finding}")
-        for note in notes:
-            terminal.write_err(f"note, not compared by the API: {note}")
-        terminal.write_err(f"the next request: {advice}")
-    return EXIT_REJECTED if changes else EXIT_DONE
+    report = Report(
+        EXIT_REJECTED if changes else EXIT_DONE,
+        "changed" if changes else "intact",
+        "\n".join(labels),
+        [finding for findings in changes.values() for finding in findings],
+        [*said, f"the next request: {advice}"],
+        {"labels": labels, "next_request": advice},
+    )
+    return terminal.say(report)
 
 
 # Every command: what does it, its arguments by their names in _ARGUMENTS, an example of them.
@@ -2105,7 +2133,9 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` is what follows the program's name."""
     arguments = sys.argv[1:] if argv is None else argv
-    return run_command("checkpoint_demo.py", lambda terminal: _run(terminal, arguments))
+    return run_command(
+        "checkpoint_demo.py", lambda terminal: _run(terminal, arguments), "--json" in arguments
+    )
 
 
 if __name__ == "__main__":
