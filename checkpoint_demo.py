@@ -668,52 +668,46 @@ def check_rows(rows: Any, row_key: str) -> Rows:
 
 
 def check_task(task: Any, rows: Rows | None = None) -> Task:
-    """Return a task that can be used with rows. Raises TaskError, which names the member at fault.
+    """Return a task that can be used with rows, by default its own `source`.
 
-    `rows` are its own `source` where none are given.
+    Raises TaskError, which names the member at fault, and the line where its code raised something.
     """
-    # 1. It is a task, and each of its texts is one.
     if not isinstance(task, Task):
         raise TaskError("TASK", f"observed {shorten(repr(task))}, expected an object of a class from Task")
-    for member, pattern in _TASK_TEXTS.items():
-        text = getattr(task, member)
-        if not isinstance(text, str) or not re.fullmatch(pattern, text):
-            raise TaskError(member, f"observed {shorten(repr(text))}, expected a text that matches {pattern}")
-    # 2. Its source is a list of rows.
-    rows = task.source if rows is None else rows
-    _call("source", list, lambda: check_rows(rows, task.row_key))
-    # 3. Its methods return what they must, and what it calls right, it accepts.
-    right = _call("build_answer", dict, lambda: parse_json(render_json(task.build_answer(rows))))
-    names = _call("build_answer", list, lambda: [row[task.row_key] for row in right[task.rows_field]])
-    if names != [row[task.row_key] for row in rows]:
-        fault = f"expected {task.rows_field} with a row for each row of the source, in its order"
-        raise TaskError("build_answer", fault)
-    _call("list_pending", list, lambda: [text + "" for text in task.list_pending(rows)])
-    _call("render_acceptance", str, lambda: task.render_acceptance(rows))
-    for finding in _call("find_faults", list, lambda: list(task.find_faults(right, rows))):
-        raise TaskError("find_faults", f"it does not accept build_answer's answer: {finding}")
-    return task
-
-
-def _call(member: str, kind: type, function: Callable[[], Any]) -> Any:
-    """Return what a function of a task's member returns, of a kind. Raises TaskError otherwise."""
+    member = ""
     try:
-        value = function()
+        # 1. Each of its texts is one.
+        for member, pattern in _TASK_TEXTS.items():
+            if not re.fullmatch(pattern, getattr(task, member)):
+                raise InputError(member, f"expected a text that matches {pattern}")
+        # 2. Its source is a list of rows.
+        member = "source"
+        rows = check_rows(task.source if rows is None else rows, task.row_key)
+        # 3. Its answer has a row for each of them, and it accepts what it calls right.
+        member = "build_answer"
+        right = parse_json(render_json(task.build_answer(rows)))
+        if [row[task.row_key] for row in right[task.rows_field]] != [row[task.row_key] for row in rows]:
+            raise InputError(task.rows_field, "expected a row for each row of the source, in its order")
+        member = "find_faults"
+        for finding in task.find_faults(right, rows):
+            raise InputError("build_answer's answer", f"it is not accepted: {finding}")
+        # 4. Its words are texts.
+        member = "list_pending"
+        canonical_json(["".join([text]) for text in task.list_pending(rows)])
+        member = "render_acceptance"
+        canonical_json("".join([task.render_acceptance(rows)]))
     except Exception as error:
         raise TaskError(member, describe_exception(error)) from error
-    if not isinstance(value, kind):
-        raise TaskError(member, f"observed {shorten(repr(value))}, expected {describe_kind(kind())}")
-    return value
+    return task
 
 
 def describe_exception(error: BaseException) -> str:
     """Return an exception's type and words, and the last line of the task's file that it came through."""
-    if isinstance(error, InputError):
-        return str(error)
     own = getattr(sys.modules.get(TASK_MODULE), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
     line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
-    return f"{type(error).__name__}: {explain(error)}" + (f" (line {line})" if line else "")
+    kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+    return f"{kind}{explain(error)}" + (f" (line {line})" if line else "")
 
 
 # --- The demo's task: a stock and what is short of it (pure) ------------------
@@ -1067,19 +1061,18 @@ def validate_result(result: Any, task: Task, rows: Rows) -> Findings:
 
 # --- Session replay: was the conversation restored exactly? (pure) ------------
 
+# The parts of a record's messages, in order: before the turn in hand, the turn, its results, the rest.
+_MESSAGE_LABELS = (
+    "changed prefix: messages",
+    "changed assistant turn",
+    "changed tool result",
+    "changed later messages",
+)
 # The API's own documentation leaves these out of what it compares.
 _UNCOMPARED_FIELDS = {
     *("model", "max_tokens", "output_config", "effort", "tool_choice", "thinking", "metadata", "stream"),
     *("service_tier", "cache_control"),
 }
-
-
-class _Turn(NamedTuple):
-    """The turn in hand: its assistant messages in the restored record, its message in the original."""
-
-    restored_start: int
-    restored_end: int
-    original_start: int
 
 
 def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]:
@@ -1091,50 +1084,40 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]
     `notes` are differences that the API leaves out of its comparison. Whether a signature is genuine,
     or which model can read a block, is not checked.
     """
-    messages = restored.get("messages")
-    messages = messages if isinstance(messages, list) else []
-    turn = _match_turns(messages, original["messages"])
-    unmatched = _find_unmatched(messages, turn)
     changes: Changes = {}
     notes: Findings = []
-    for label, name, observed, expected in _list_parts(restored, messages, original, turn):
-        if label == "changed tool result" and unmatched:  # results are compared only where they pair
-            changes["unmatched tool result"] = unmatched
-            continue
+
+    def compare(label: str, name: str, observed: Any, expected: Any) -> None:
         findings = cut(_sift(find_differences(observed, expected, name), notes, label))
         if findings:
             changes.setdefault(label, []).extend(findings)
-    return changes, notes
 
+    def compare_field(kind: str, name: str) -> None:
+        compare(
+            f"changed {kind}: {show(name)}", name, restored.get(name, MISSING), original.get(name, MISSING)
+        )
 
-def _list_parts(
-    restored: Json, messages: Messages, original: Json, turn: _Turn
-) -> Iterator[tuple[str, str, Any, Any]]:
-    """Yield (label, field, observed, expected) for each part of a record; messages go by their index."""
-
-    def field(label: str, name: str) -> tuple[str, str, Any, Any]:
-        return f"{label}: {show(name)}", name, restored.get(name, MISSING), original.get(name, MISSING)
-
-    def part(label: str, begin: int, one: Messages, other: Messages) -> tuple[str, str, Any, Any]:
-        return label, "messages", dict(enumerate(one, begin)), dict(enumerate(other, begin))
-
-    wanted = original["messages"]
-    start, end, original_start = turn
-    original_end = original_start + 1
-    results = 1 if any(map(_has_calls, wanted[original_start:original_end])) else 0  # messages of results
-    yield field("changed prefix", "system")
-    yield field("changed prefix", "tools")
-    if not isinstance(restored.get("messages"), list):
-        observed = restored.get("messages", MISSING)
-        yield "changed prefix: messages", "messages", observed, Words("a list of messages")
-    yield part("changed prefix: messages", 0, messages[:start], wanted[:original_start])
-    yield part("changed assistant turn", start, messages[start:end], wanted[original_start:original_end])
-    after, original_after = end + results, original_end + results
-    yield part("changed tool result", end, messages[end:after], wanted[original_end:original_after])
-    yield part("changed later messages", after, messages[after:], wanted[original_after:])
+    compare_field("prefix", "system")
+    compare_field("prefix", "tools")
+    messages, expected = restored.get("messages", MISSING), original["messages"]
+    if not isinstance(messages, list):
+        compare("changed prefix: messages", "messages", messages, Words("a list of messages"))
+        messages = []
+    start, end, begin = _match_turns(messages, expected)
+    unmatched = _find_unmatched(messages, start, end)
+    size = int(any(map(_has_calls, expected[begin : begin + 1])))  # one message of results
+    places, wanted = [0, start, end, end + size, None], [0, begin, begin + 1, begin + 1 + size, None]
+    for at, label in enumerate(_MESSAGE_LABELS):
+        if label == "changed tool result" and unmatched:  # results are compared only where they pair
+            changes["unmatched tool result"] = unmatched
+            continue
+        one, other = messages[places[at] : places[at + 1]], expected[wanted[at] : wanted[at + 1]]
+        first = places[at] or 0
+        compare(label, "messages", dict(enumerate(one, first)), dict(enumerate(other, first)))
     for name in {**restored, **original}:
         if name not in ("system", "tools", "messages"):
-            yield field("changed field", name)
+            compare_field("field", name)
+    return changes, notes
 
 
 def _sift(
@@ -1151,24 +1134,22 @@ def _sift(
 
 
 def _is_compared(path: Path) -> bool:
-    """Return whether the API compares what is at a path: not a mark for its cache, say.
+    """Return whether the API compares what is at a path.
 
-    A mark is on a tool, a system block or a content block; in a tool's input the same word is data.
+    It does not compare a mark for its cache on a tool, a system block or a content block; in a tool's
+    input the same word is data.
     """
-    if path[0] in _UNCOMPARED_FIELDS:
-        return False
-    if "cache_control" not in path:
-        return True
-    begin = path[: path.index("cache_control")]
-    names, indexes = begin[::2], begin[1::2]
-    is_marked = names in (("system",), ("tools",)) or (
-        names[:1] == ("messages",) and set(names[1:]) == {"content"}
+    names, indexes = path[::2], path[1::2]  # of a path such as messages, 3, content, 0, cache_control
+    at = names.index("cache_control") if "cache_control" in names else 0
+    is_marked = names[:at] in (("system",), ("tools",)) or (
+        names[:1] == ("messages",) and {"content"} == {*names[1:at]}
     )
-    return not (is_marked and len(names) == len(indexes) and all(type(at) is int for at in indexes))
+    is_mark = at > 0 and is_marked and all(type(index) is int for index in indexes[:at])
+    return path[0] not in _UNCOMPARED_FIELDS and not is_mark
 
 
-def _match_turns(messages: Messages, original: Messages) -> _Turn:
-    """Return where the turn in hand is in both records.
+def _match_turns(messages: Messages, original: Messages) -> tuple[int, int, int]:
+    """Return where the turn in hand begins and ends in a restored record, and where in the original.
 
     It is the last assistant message with a tool_use, else the last assistant message. Where that was
     changed or is gone, it begins where the prefix ends, if the prefix is whole; it may have come back
@@ -1185,18 +1166,16 @@ def _match_turns(messages: Messages, original: Messages) -> _Turn:
         kinds = [
             block.get("type") for message in messages[start : start + 1] for block in _list_blocks(message)
         ]
-        if "tool_result" not in kinds:
-            turn = expected  # it is gone, or has another role
-    return _Turn(start, (ends or [start + len(turn[:1])])[-1], original_start)
+        turn = [] if "tool_result" in kinds else expected  # it is gone, or has another role
+    return start, (ends or [start + len(turn[:1])])[-1], original_start
 
 
 def _differ(messages: Messages, original: Messages) -> bool:
     return any(_sift(find_differences(messages, original, "messages"), []))
 
 
-def _find_unmatched(messages: Messages, turn: _Turn) -> Findings:
+def _find_unmatched(messages: Messages, start: int, end: int) -> Findings:
     """Return what does not pair in a restored record, from the turn in hand on."""
-    start, end, _ = turn
     later = [at for at, message in enumerate(messages) if at >= end and _has_calls(message)]
     findings = find_unmatched_results(messages[start:end], messages[end:], end)
     for at, following in zip(later, [*later[1:], len(messages)]):
