@@ -822,23 +822,21 @@ def _parse_csv(text: str, columns: Sequence[str]) -> Iterator[tuple[str, Json]]:
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     begin = 1  # a quoted field may go over several lines; the first of them is named
     try:
-        header = next(lines, [])
+        header = next(filter(None, lines), [])
         if sorted(header) != sorted(columns):
             observed, expected = describe(header or MISSING), ",".join(columns)
             raise InputError("line 1", f"observed {observed}, expected the columns {expected}")
         begin = lines.line_num + 1
         for fields in lines:
-            if len(fields) != len(header):
-                observed = f"{len(fields)} fields" if fields else "a blank line"
-                raise InputError(f"line {begin}", f"observed {observed}, expected {len(header)} fields")
-            row = zip(header, fields)
-            yield (
-                f"line {begin}",
-                {
-                    name: int(field) if name != "sku" and re.fullmatch("[0-9]{1,20}", field) else field
-                    for name, field in row
-                },
-            )
+            if fields and len(fields) != len(header):
+                observed, expected = render_count(fields, "field"), render_count(header, "field")
+                raise InputError(f"line {begin}", f"observed {observed}, expected {expected}")
+            row: Json = dict(zip(header, fields))
+            for name in {*row} - {"sku"}:
+                if re.fullmatch("[0-9]{1,20}", row[name]):
+                    row[name] = int(row[name])
+            if row:  # a blank line is not one
+                yield f"line {begin}", row
             begin = lines.line_num + 1
     except csv.Error as error:
         raise InputError(f"line {begin}", f"not CSV: {error}") from error
@@ -1383,9 +1381,8 @@ def _find_place_of_refusal(judge: Callable[[Any], Findings], data: bytes) -> str
 
 # --- Files -------------------------------------------------------------------
 
-
-# Where a file system has no hard links, creating a file exclusively does not overwrite either.
-_NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EMLINK)
+# The errors by which file systems say that they flush no folders.
+_UNFLUSHED = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS)
 
 
 def read_input(path: str) -> bytes:
@@ -1453,8 +1450,8 @@ def write_new_files(files: dict[str, bytes]) -> None:
     """Write new files durably, all of them or none; what exists is never overwritten.
 
     Each is written beside its place, flushed, and given its final name by a hard link, which fails
-    where something stands already, in a race and through a symbolic link too. Where a file system has no
-    hard links, the file is created exclusively in its place instead. Raises ExistsError or
+    where something is already, in a race and through a symbolic link too. Where the system makes no hard
+    link, the file is created exclusively in its place instead. Raises ExistsError or
     UnwritableError after taking back what it had written.
     """
     for path in files:
@@ -1468,9 +1465,9 @@ def write_new_files(files: dict[str, bytes]) -> None:
             mine.append(temporary)
             try:
                 os.link(temporary, path)
-            except OSError as error:
-                if error.errno not in _NO_HARD_LINKS:
-                    raise
+            except FileExistsError:
+                raise
+            except (OSError, AttributeError, NotImplementedError):  # a real fault comes back here
                 write_flushed(path, data)
             mine.append(path)
             os.unlink(temporary)
@@ -1542,11 +1539,12 @@ def write_all(write: Callable[[memoryview], int | None], data: bytes) -> None:
 
 def flush(descriptor: int) -> None:
     """Flush to disk what was written through a descriptor. Raises OSError."""
-    if sys.platform == "darwin":  # there fsync stops at the drive's cache
+    try:
         import fcntl
 
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    else:
+        full_flush = vars(fcntl)["F_FULLFSYNC"]  # of macOS, where fsync stops at the drive's cache
+        fcntl.fcntl(descriptor, full_flush)
+    except (ImportError, KeyError, OSError):  # another system, or a file system without it
         os.fsync(descriptor)
 
 
@@ -1558,7 +1556,7 @@ def flush_folder(path: str) -> None:
     try:
         flush(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # the one by which a file system says that it flushes no folders
+        if error.errno not in _UNFLUSHED:
             raise
     finally:
         os.close(descriptor)
@@ -1736,8 +1734,10 @@ def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = F
             bug.verdict, bug.exit_code = "a bug in this program", EXIT_BUG
             code = terminal.say_error(bug)
             terminal.write_err(traceback.format_exc().rstrip())
-        unheard = terminal.lost and terminal.must_be_heard and code in (EXIT_DONE, EXIT_REJECTED)
-        return EXIT_UNUSABLE if unheard else code
+        if not terminal.lost or not terminal.must_be_heard or code not in (EXIT_DONE, EXIT_REJECTED):
+            return code
+        terminal.write_err(f"{name}: standard output or standard error did not take all that was said")
+        return EXIT_UNUSABLE
     except KeyboardInterrupt:
         while True:
             try:
@@ -1938,6 +1938,15 @@ def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> int:
     return EXIT_DONE
 
 
+def _write_output(terminal: Terminal, path: str, text: str) -> int:
+    """Write a command's text to standard output, or whole or not at all into a new file."""
+    if path == "-":
+        terminal.write_out(text)
+        return EXIT_DONE
+    terminal.hold()  # whatever is pressed
+    return _write_and_say(terminal, {path: f"{text}\n".encode()})
+
+
 def _cmd_verify(terminal: Terminal, options: argparse.Namespace) -> int:
     """Check a checkpoint against the trusted source."""
     task, rows = _load_work(options)
@@ -1969,13 +1978,16 @@ def _cmd_request(terminal: Terminal, options: argparse.Namespace) -> int:
     try:
         handoff = decode_text(read_input(options.handoff))
         fault = "" if handoff.strip() else "it holds no text, which the API would refuse"
+        if isinstance(parse_json(handoff), (dict, list)):
+            fault = "it is a JSON value, such as a session record, and not a handoff prompt"
+    except NotJsonError:
+        pass
     except InputError as error:
         fault = str(error)
     if fault:
         raise UnreadableError(options.handoff, fault, "write it with prepare")
     request = build_receiver_request(handoff, options.receiver, int(options.max_tokens))
-    terminal.write_out(render_json(request))
-    return EXIT_DONE
+    return _write_output(terminal, options.o, render_json(request))
 
 
 def _cmd_extract(terminal: Terminal, options: argparse.Namespace) -> int:
@@ -1984,17 +1996,13 @@ def _cmd_extract(terminal: Terminal, options: argparse.Namespace) -> int:
         findings, answer = find_answer(parse_json(read_input(options.response), REPLY_DEPTH_LIMIT))
     except InputError as error:
         findings, answer = [error], None
-    if findings:
-        for finding in findings:
-            terminal.write_err(str(finding))
-        where = f"no finished answer in {show(options.response)}"
-        terminal.write_err(f"rejected: {render_count(findings, 'finding')}, {where}", "red")
-    elif options.o == "-":
-        terminal.write_out(render_json(answer, 2))
-    else:
-        terminal.hold()  # the file is there whole or not at all, whatever is pressed
-        _write_and_say(terminal, {options.o: f"{render_json(answer, 2)}\n".encode()})
-    return EXIT_REJECTED if findings else EXIT_DONE
+    if not findings:
+        return _write_output(terminal, options.o, render_json(answer, 2))
+    for finding in findings:
+        terminal.write_err(str(finding))
+    where = f"no finished answer in {show(options.response)}"
+    terminal.write_err(f"rejected: {render_count(findings, 'finding')}, {where}", "red")
+    return EXIT_REJECTED
 
 
 def _cmd_replay(terminal: Terminal, options: argparse.Namespace) -> int:
@@ -2003,14 +2011,11 @@ def _cmd_replay(terminal: Terminal, options: argparse.Namespace) -> int:
     if (emits and (restored or options.json)) or (options.original and not restored):
         what = "--original goes with --check-restored, --emit-fixture goes alone"
         raise UsageError(what, terminal.name)
-    fixture = parse_json(SESSION_TEXT)
     if emits:
-        terminal.write_out(render_json(fixture, 2))
+        terminal.write_out(render_json(parse_json(SESSION_TEXT), 2))
         return EXIT_DONE
     if restored:
-        original = _read_record(options.original, list) if options.original else fixture
-        changes, notes = compare_sessions(_read_record(restored), original)
-        return _say_changes(terminal, changes, notes)
+        return _check_restored(terminal, restored, options.original)
     cases = list(run_session_cases())
     as_expected = sum(passed for _, _, passed in cases)
     for change, labels, passed in () if terminal.as_json else cases:
@@ -2023,6 +2028,20 @@ def _cmd_replay(terminal: Terminal, options: argparse.Namespace) -> int:
     code = EXIT_DONE if as_expected == len(cases) else EXIT_REJECTED
     what = f"{as_expected}/{len(cases)} expected outcomes"
     return terminal.say(Report(code, "rejected" if code else "done", what, facts=facts))
+
+
+def _check_restored(terminal: Terminal, restored_path: str, original_path: str | None) -> int:
+    """Compare a restored session record with its original, or with the built-in one."""
+    restored = _read_record(restored_path)
+    if original_path:
+        return _say_changes(terminal, *compare_sessions(restored, _read_record(original_path, list)))
+    if not any(mark in render_json(restored) for mark in ('"toolu_demo_17"', '"read_invoice"')):
+        fault = "it has neither a tool name nor a call id of the built-in session record"
+        raise UnreadableError(restored_path, fault, "name its original with --original FILE")
+    said = "compared with the built-in session record, because no --original is named"
+    if not terminal.as_json:
+        terminal.write_err(said)
+    return _say_changes(terminal, *compare_sessions(restored, parse_json(SESSION_TEXT)), said)
 
 
 def _read_record(path: str, kind: type = object) -> Json:
@@ -2053,7 +2072,7 @@ _READERS = (
 )
 
 
-def _say_changes(terminal: Terminal, changes: Changes, notes: Findings) -> int:
+def _say_changes(terminal: Terminal, changes: Changes, notes: Findings, compared: str = "") -> int:
     """Say the labels, every difference, and what to do with the next request; return the exit code."""
     labels = list(changes) or ["intact"]
     advice = "it may be sent as it is; that a model can read its thinking is not shown by this"
@@ -2070,7 +2089,7 @@ def _say_changes(terminal: Terminal, changes: Changes, notes: Findings) -> int:
         "\n".join(labels),
         [finding for findings in changes.values() for finding in findings],
         [*said, f"the next request: {advice}"],
-        {"labels": labels, "next_request": advice},
+        {"labels": labels, "next_request": advice, "compared": compared or "with --original"},
     )
     return terminal.say(report)
 
@@ -2080,7 +2099,7 @@ _COMMANDS: dict[str, tuple[Callable[[Terminal, argparse.Namespace], int], str, s
     "self-test": (_cmd_self_test, "--task --source", ""),
     "prepare": (_cmd_prepare, "--out --task --source", "--out mine"),
     "verify": (_cmd_verify, "CHECKPOINT --task --source --json", "mine/checkpoint.json"),
-    "request": (_cmd_request, "HANDOFF --receiver --max-tokens", "mine/handoff.txt > handoff-request.json"),
+    "request": (_cmd_request, "HANDOFF --receiver --max-tokens -o", "handoff.txt -o handoff-request.json"),
     "extract": (_cmd_extract, "RESPONSE -o", "handoff-response.json -o result.json"),
     "validate": (_cmd_validate, "RESULT --task --source --json", "result.json"),
     "replay": (
