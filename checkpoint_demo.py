@@ -574,16 +574,16 @@ def match_rows(observed: list[Any], right: Rows, row_key: str) -> tuple[list[Any
     comes again, or that the source does not have.
     """
     expected, nearest = {row[row_key]: row for row in right}, []
-    missing = dict(expected)
+    missing, sample = dict(expected), right[0] if right else {row_key: FREE_TEXT}
     for row in observed:
         key = row.get(row_key) if isinstance(row, dict) else None
-        found: Any = Words(f"an object with {' and '.join(right[0])}")
+        found: Any = Words(f"an object with {' and '.join(sample)}")
         if isinstance(key, str) and key in expected:
             found = _fill_free_text(expected[key], row)
             if missing.pop(key, None) is None:
                 found = {**found, row_key: REPEATED}
         elif isinstance(row, dict):
-            found = {name: _keep_kind(row.get(name, MISSING), right[0][name]) for name in right[0]}
+            found = {name: _keep_kind(row.get(name, MISSING), sample[name]) for name in sample}
             found[row_key] = Words(f"the {row_key} of a row of the source")
         nearest.append(found)
     return nearest, list(missing.values())
@@ -748,7 +748,7 @@ result | a missing field | "shortage":4, | | rows[2].shortage
 result | an unexpected field | :4 | :4,"order":true | rows[2].order
 result | a key beside rows | ]} | ],"summary":"done"} | summary
 result | rows as an object | [ | {"DEMO-001":3},"was":[ | rows
-checkpoint | a changed result | "available":7 | "available":9 | completed[0].result[0].available
+checkpoint | a changed quantity | "available":7 | "available":9 | completed[0].result[0].available
 """
     _columns = ("sku", "available", "target")
     _most_pieces = 10**12
@@ -1259,6 +1259,7 @@ _JSON_TEXTS = {
 }
 
 # What is changed in a good text: its group, the check, a piece, what replaces it, where that is refused.
+# ROWS is the answer's list of rows, column END is behind the answer.
 _CHANGES = """
 checkpoint | a changed source digest | "source_sha256":" | "source_sha256":"0 | source_sha256
 checkpoint | a changed result digest | "result_sha256":" | "result_sha256":"0 | completed[0].result_sha256
@@ -1276,6 +1277,7 @@ reply | a user's message | assistant | user | role
 reply | an empty answer | "type":"text" | "type":"other" | the answer, line 1 column 1
 reply | Markdown around the answer | "text":" | "text":"```json  | the answer, line 1 column 1
 reply | prose in front of the answer | "text":" | "text":"Done:  | the answer, line 1 column 1
+reply | prose behind the answer | ","type":"text" | Done.","type":"text" | the answer, line 1 column END
 reply | an answer with a row that is not an object | :[{\\" | :[0,{\\" | ROWS[0]
 """
 
@@ -1349,6 +1351,7 @@ def _try_changes(task: Task, rows: Rows, checkpoint: Json) -> Iterator[tuple[str
     reply = {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
     good = {"checkpoint": checkpoint, "result": right, "reply": reply}
     texts = {group: canonical_json(value).decode() for group, value in good.items()}
+    end = f"column {len(texts['result']) + 1}"
 
     def judge_reply(value: Any) -> Findings:
         findings, answer = find_answer(value)
@@ -1367,7 +1370,7 @@ def _try_changes(task: Task, rows: Rows, checkpoint: Json) -> Iterator[tuple[str
             if named == group:
                 changed = text.replace(old, new, 1)
                 refused = _find_place_of_refusal(judges[group], changed.encode())
-                expected = place.replace("ROWS", task.rows_field)
+                expected = place.replace("ROWS", task.rows_field).replace("column END", end)
                 yield group, f"refuses {check}", changed != text and refused == expected
 
 
@@ -1687,7 +1690,11 @@ class Terminal:
 def _drop(stream: Any) -> None:
     """Let a stream that takes no more end in nothing, or the interpreter's last flush of it fails."""
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        number = stream.fileno()
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        if nothing != number:  # else it has taken the place already
+            os.dup2(nothing, number)
+            os.close(nothing)
     except (OSError, ValueError, AttributeError):  # closed; a program's own object
         return
 
