@@ -1974,25 +1974,28 @@ def _cmd_verify(terminal: Terminal, options: argparse.Namespace) -> int:
     """Check a checkpoint against the trusted source."""
     task, rows = _load_work(options)
     what = f"verified: {render_count(rows, 'row')}, source {digest_json(rows)[:12]}"
-    return _judge(terminal, options.checkpoint, lambda value: verify_checkpoint(value, task, rows), what)
+    return _judge(
+        terminal, options.checkpoint, lambda value: verify_checkpoint(value, task, rows), "verified", what
+    )
 
 
 def _cmd_validate(terminal: Terminal, options: argparse.Namespace) -> int:
     """Judge a result against the trusted source."""
     task, rows = _load_work(options)
     what = task.render_acceptance(rows)
-    return _judge(terminal, options.result, lambda value: validate_result(value, task, rows), what)
+    return _judge(
+        terminal, options.result, lambda value: validate_result(value, task, rows), "accepted", what
+    )
 
 
-def _judge(terminal: Terminal, path: str, judge: Callable[[Any], Findings], what: str) -> int:
+def _judge(terminal: Terminal, path: str, judge: Callable[[Any], Findings], verdict: str, what: str) -> int:
     """Say what a judge finds in a file, then the verdict, `what` if nothing; return the exit code."""
     try:
         findings = judge(parse_json(read_input(path)))
     except InputError as error:  # a text that is not strict JSON is judged too
         findings = [error]
     if findings:
-        what = f"rejected: {render_count(findings, 'finding')}"
-    verdict = what.partition(":")[0]
+        verdict, what = "rejected", f"rejected: {render_count(findings, 'finding')}"
     return terminal.say(Report(EXIT_REJECTED if findings else EXIT_DONE, verdict, what, findings))
 
 
