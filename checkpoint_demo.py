@@ -706,7 +706,7 @@ def check_task(task: Any, rows: Rows | None = None) -> Task:
         canonical_json(["".join([text]) for text in task.list_pending(rows)])
         member = "render_acceptance"
         canonical_json("".join([task.render_acceptance(rows)]))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TaskError(member, describe_exception(error)) from error
     return task
 
@@ -1063,7 +1063,7 @@ def validate_result(result: Any, task: Task, rows: Rows) -> Findings:
     begin = [] if find_message_faults(result) else [Finding("$", wrapped)]
     try:
         return cut([*begin, *islice(task.find_faults(result, rows), MOST_FINDINGS + 1)])
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return [*begin, Finding("$", f"the task cannot judge this: {type(error).__name__}: {explain(error)}")]
 
 
@@ -1455,7 +1455,7 @@ def read_source(task: Task, path: str) -> Rows:
         ) from error
     except HandoffError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TaskError("parse_source", describe_exception(error)) from error
 
 
