@@ -1062,7 +1062,8 @@ def validate_result(result: Any, task: Task, rows: Rows) -> Findings:
     wrapped = "observed a whole message, expected its answer, which extract takes out"
     begin = [] if find_message_faults(result) else [Finding("$", wrapped)]
     try:
-        return cut([*begin, *islice(task.find_faults(result, rows), MOST_FINDINGS + 1)])
+        found = islice(task.find_faults(result, rows), MOST_FINDINGS + 1)
+        return cut([*begin, *(one if isinstance(one, Finding) else Finding("$", str(one)) for one in found)])
     except (Exception, SystemExit) as error:
         return [*begin, Finding("$", f"the task cannot judge this: {type(error).__name__}: {explain(error)}")]
 
