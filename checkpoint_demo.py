@@ -537,7 +537,9 @@ class Task:
         right = self.build_answer(rows)
         # 1. One object with the right keys.
         if not isinstance(answer, dict):
-            yield from explain_differences(answer, Words(f"an object with the key {' and '.join(right)}"))
+            yield from explain_differences(
+                answer, Words(f"an object with the key{'s' * (len(right) > 1)} {' and '.join(right)}")
+            )
             return
         for key in {**answer, **right}:
             value, expected = answer.get(key, MISSING), right.get(key, MISSING)
@@ -1275,11 +1277,11 @@ _CHANGES = """
 checkpoint | a changed source digest | "source_sha256":" | "source_sha256":"0 | source_sha256
 checkpoint | a changed result digest | "result_sha256":" | "result_sha256":"0 | completed[0].result_sha256
 checkpoint | a changed result | "result":[ | "result":[0, | completed[0].result[0]
-checkpoint | a read that is not verified | "verified" | "claimed" | completed[0].status
+checkpoint | a read that is not verified | "verified"}],"objective" | "claimed"}],"objective" | completed[0].status
 checkpoint | a side effect | "side_effects":[] | "side_effects":["order-1"] | side_effects[0]
 checkpoint | schema version 2 | "schema_version":1 | "schema_version":2 | schema_version
 checkpoint | schema version true | "schema_version":1 | "schema_version":true | schema_version
-checkpoint | an unexpected field | "pending" | "notes":"trust me","pending" | notes
+checkpoint | an unexpected field | ","pending":[ | ","notes":"trust me","pending":[ | notes
 checkpoint | a missing field | "side_effects":[], | | side_effects
 reply | a cut answer | end_turn | max_tokens | stop_reason
 reply | a refusal | end_turn | refusal | stop_reason
@@ -1381,7 +1383,7 @@ def _try_changes(task: Task, rows: Rows, checkpoint: Json) -> Iterator[tuple[str
             if named == group:
                 changed = text.replace(old, new, 1)
                 refused = _find_place_of_refusal(judges[group], changed.encode())
-                expected = place.replace("ROWS", task.rows_field).replace("column END", end)
+                expected = place.replace("ROWS", render_path([task.rows_field])).replace("column END", end)
                 yield group, f"refuses {check}", changed != text and refused == expected
 
 
