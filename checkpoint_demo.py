@@ -2161,7 +2161,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` is what follows the program's name."""
     arguments = sys.argv[1:] if argv is None else argv
     return run_command(
-        "checkpoint_demo.py", lambda terminal: _run(terminal, arguments), "--json" in arguments
+        "checkpoint_demo.py",
+        lambda terminal: _run(terminal, arguments),
+        "--json" in takewhile("--".__ne__, arguments),
     )
 
 
