@@ -1277,7 +1277,7 @@ _CHANGES = """
 checkpoint | a changed source digest | "source_sha256":" | "source_sha256":"0 | source_sha256
 checkpoint | a changed result digest | "result_sha256":" | "result_sha256":"0 | completed[0].result_sha256
 checkpoint | a changed result | "result":[ | "result":[0, | completed[0].result[0]
-checkpoint | a read that is not verified | "verified"}],"objective" | "claimed"}],"objective" | completed[0].status
+checkpoint | a read that is not verified | "verified"}], | "claimed"}], | completed[0].status
 checkpoint | a side effect | "side_effects":[] | "side_effects":["order-1"] | side_effects[0]
 checkpoint | schema version 2 | "schema_version":1 | "schema_version":2 | schema_version
 checkpoint | schema version true | "schema_version":1 | "schema_version":true | schema_version
