@@ -1281,7 +1281,7 @@ checkpoint | a read that is not verified | "verified"}], | "claimed"}], | comple
 checkpoint | a side effect | "side_effects":[] | "side_effects":["order-1"] | side_effects[0]
 checkpoint | schema version 2 | "schema_version":1 | "schema_version":2 | schema_version
 checkpoint | schema version true | "schema_version":1 | "schema_version":true | schema_version
-checkpoint | an unexpected field | ","pending":[ | ","notes":"trust me","pending":[ | notes
+checkpoint | an unexpected field | "schema_version" | "notes":"trust me","schema_version" | notes
 checkpoint | a missing field | "side_effects":[], | | side_effects
 reply | a cut answer | end_turn | max_tokens | stop_reason
 reply | a refusal | end_turn | refusal | stop_reason
