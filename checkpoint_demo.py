@@ -1449,7 +1449,7 @@ def load_task(path: str) -> tuple[Task, str]:
 def read_source(task: Task, path: str) -> Rows:
     """Return a task's rows out of a file. Raises UnreadableError or TaskError."""
     try:
-        rows = task.parse_source(read_input(path))
+        rows = check_rows(task.parse_source(read_input(path)), task.row_key)
         check_task(task, rows)
         return rows
     except InputError as error:
