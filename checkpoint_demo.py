@@ -718,8 +718,9 @@ def describe_exception(error: BaseException) -> str:
     own = getattr(sys.modules.get(TASK_MODULE), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
     line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
-    kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-    return f"{kind}{explain(error)}" + (f" (line {line})" if line else "")
+    known = isinstance(error, InputError)
+    words = str(error) if known else traceback.format_exception_only(type(error), error)[-1].rstrip()
+    return f"{shorten(words, 200)}{f' (line {line})' if line else ''}"
 
 
 # --- The demo's task: a stock and what is short of it (pure) ------------------
@@ -1067,7 +1068,7 @@ def validate_result(result: Any, task: Task, rows: Rows) -> Findings:
         found = islice(task.find_faults(result, rows), MOST_FINDINGS + 1)
         return cut([*begin, *(one if isinstance(one, Finding) else Finding("$", str(one)) for one in found)])
     except (Exception, SystemExit) as error:
-        return [*begin, Finding("$", f"the task cannot judge this: {type(error).__name__}: {explain(error)}")]
+        return [*begin, Finding("$", f"the task cannot judge this: {describe_exception(error)}")]
 
 
 # --- Session replay: was the conversation restored exactly? (pure) ------------
@@ -1633,7 +1634,7 @@ class Terminal:
             )
         else:
             for line in (*report.findings, *report.notes):
-                self.write_err(str(line))
+                self.write_err(show(str(line)))  # one line, whatever a task puts into it
             self.write_out(report.what, "red" if report.exit_code else "green")
         return report.exit_code
 
