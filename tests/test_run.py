@@ -14,6 +14,7 @@ from unittest import mock
 
 import checkpoint_demo
 import run_handoff
+from run_handoff import Outcome
 from tests.support import (
     ANSWER,
     ANSWERED,
@@ -179,33 +180,45 @@ class MemoryTest(RunTestCase):
 
 
 class AdviceTest(unittest.TestCase):
+    """What is told about an end, by the verdict and, of a failed run, by a code of what it failed by."""
+
     CASES = {
-        "no connection": ("failed", "1: nothing was sent: Connection refused", "look at the endpoint"),
-        "no key": ("failed", "1: HTTP 401: the request was refused", "look at the key"),
-        "no right": ("failed", "1: HTTP 403: the request was refused", "look at the key"),
-        "no such thing": ("failed", "1: HTTP 404: the request was refused", "look at the endpoint and the m"),
-        "too many": ("failed", "1: HTTP 429: the request was refused", "wait, then start a new run"),
-        "overloaded": ("failed", "1: HTTP 529: the request was not started", "wait, then start a new run"),
-        "cut off": ("failed", 'observed the string "max_tokens", expected', "give another --max-tokens"),
-        "another failure": ("failed", "1: observed no tool call", "mend the cause, if there is one"),
-        "words of a server": (
-            "failed",
-            '1: HTTP 400: x (y: the string "nothing was sent")',
-            "mend the cause",
-        ),
-        "rejected": ("rejected", "the answer was rejected: HTTP 401", "compare the answer with the stock"),
-        "unclear": ("unclear", "1: HTTP 500", "look it up with the provider"),
-        "broken": ("broken", "the evidence does not hold", "keep the folder as it is"),
-        "interrupted": ("interrupted", "interrupted", "start a new run"),
-        "accepted": ("accepted", "accepted: 3 rows", ""),
+        "rejected": "compare the answer with the source",
+        "unclear": "look it up with the provider",
+        "broken": "keep the folder as it is",
+        "interrupted": "start a new run",
+        "failed": "mend the cause, if there is one, then start a new run",
+        "accepted": "",
+    }
+    ERROR = b'{"type":"error","error":{"type":"network","message":"nothing was sent: HTTP 401"}}'
+    FAILED = {
+        "no connection": (Outcome(opened=False, finding="Connection refused"), "look at the endpoint, the n"),
+        "no key": (Outcome(b"", http_status=401), "look at the key, then start a new run"),
+        "no right": (Outcome(b"", http_status=403), "look at the key, then start a new run"),
+        "no such thing": (Outcome(b"", http_status=404), "look at the endpoint and the models"),
+        "too many": (Outcome(b"", http_status=429), "wait, then start a new run"),
+        "overloaded": (Outcome(ERROR, http_status=529), "wait, then start a new run"),
+        "words of a server": (Outcome(ERROR, http_status=400), "mend the cause, if there is one"),
     }
 
-    def test_advice_is_for_this_end_alone(self):
-        for phrase, (verdict, end, expected) in self.CASES.items():
-            with self.subTest(phrase):
-                advice = run_handoff.advise(verdict, end)
+    def test_advice_is_for_this_verdict_alone(self):
+        for verdict, expected in self.CASES.items():
+            with self.subTest(verdict):
+                advice = run_handoff.advise(verdict)
                 self.assertTrue(advice.startswith(expected), advice)
                 self.assertEqual(bool(advice), bool(expected))
+
+    def test_advice_is_for_what_a_request_failed_by(self):
+        for phrase, (outcome, expected) in self.FAILED.items():
+            with self.subTest(phrase):
+                self.assertEqual(run_handoff.judge_outcome(outcome)[0], "failed")
+                advice = run_handoff.advise("failed", run_handoff.find_cause(outcome))
+                self.assertTrue(advice.startswith(expected), advice)
+
+    def test_cause_of_a_failed_run_changes_no_other_advice(self):
+        for verdict in set(self.CASES) - {"failed"}:
+            for cause in ("network", "key", "load", "tokens"):
+                self.assertEqual(run_handoff.advise(verdict, cause), run_handoff.advise(verdict))
 
 
 class EndTest(RunTestCase):
@@ -277,6 +290,21 @@ class EndTest(RunTestCase):
                 inspected = self.inspect(out)
                 self.assertEqual(inspected.code, code, inspected)
                 self.assertIn(words, inspected.err)
+                self.assertEqual(inspected.err.splitlines()[-1], ended.err.splitlines()[-1])
+
+    def test_next_step_is_for_what_the_run_failed_by(self):
+        replies = {
+            "key": (respond({}, 401), "look at the key"),
+            "model": (respond({}, 404), "look at the endpoint and the models"),
+            "limit": (respond(message([], "max_tokens")), "give another --max-tokens"),
+            "call": (respond(message([text("max_tokens")])), "mend the cause, if there is one"),
+            "load": (respond({}, 429), "wait"),
+        }
+        for out, (reply, expected) in replies.items():
+            with self.subTest(out):
+                for ended in (self.live(self.serve(reply), out=out), self.inspect(out)):
+                    self.assertEqual(ended.code, 4, ended)
+                    self.assertIn(f"\n  next: {expected}, then start a new run", ended.err)
 
     def test_never_open_is_failed(self):
         server = self.serve()
@@ -377,19 +405,6 @@ class RefusalTest(RunTestCase):
             "json without --inspect": (["--live", "--json"], {}, 2, "--json"),
             "limits when inspecting": (["--inspect", self.path("x"), "--timeout", "9"], {}, 2, "--timeout"),
             "too much time": (["--live", "--timeout", "100000"], {}, 2, "--timeout"),
-            "a key of zeros": (["--live"], {"key": "0" * 16}, 3, "this key cannot be used"),
-            "a key that is an operation": (
-                ["--live"],
-                {"key": "receiver-handoff"},
-                3,
-                "this key cannot be used",
-            ),
-            "a key that is a task": (
-                ["--live"],
-                {"key": "synthetic-stock-20261110"},
-                3,
-                "this key cannot be used",
-            ),
             "the key as an argument": (["--live", KEY], {}, 2, "one word more"),
             "no time": (["--live", "--timeout", "0"], {}, 2, "--timeout"),
             "negative time": (["--live", "--timeout=-1"], {}, 2, "--timeout"),
@@ -544,7 +559,7 @@ class WriteAheadTest(RunTestCase):
 
         def note(*arguments):
             calls.append("send")
-            return run_handoff.Outcome(opened=False, trouble="not sent in this test")
+            return Outcome(opened=False, finding="not sent in this test")
 
         with spy("fsync"), spy("rename"), spy("write"), mock.patch.object(run_handoff, "send_request", note):
             self.live(self.serve())
@@ -772,8 +787,8 @@ class InterruptTest(RunTestCase):
         )
 
     def test_interrupt_before_the_connection_is_open_ends_with_nothing_in_flight(self):
-        trouble = run_handoff.Outcome(opened=False, trouble="interrupted by Ctrl-C")
-        with mock.patch.object(run_handoff, "send_request", return_value=trouble):
+        outcome = Outcome(opened=False, interrupted=True, finding="interrupted by Ctrl-C")
+        with mock.patch.object(run_handoff, "send_request", return_value=outcome):
             ended = self.live(self.serve())
         self.assertEqual(ended.code, 130, ended)
         inspected = self.inspect()
