@@ -1231,35 +1231,8 @@ class RehearsalServer:
     """RehearsalModels behind HTTP on 127.0.0.1, from construction until `close`."""
 
     def __init__(self, models: RehearsalModels) -> None:
-        import http.server
         import socketserver
         import threading
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            timeout = 10  # somebody else may connect, and be silent
-
-            def do_POST(self) -> None:
-                length = self.headers.get("content-length", "")
-                data = self.rfile.read(int(length)) if re.fullmatch("[0-9]{1,9}", length) else b""
-                if self.path != "/v1/messages":
-                    return self.send_error(404)
-                headers = {name.lower(): text for name, text in self.headers.items()}
-                return self._send(*models.answer(headers, data))
-
-            def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-                self._send(*_refuse(404, "not_found_error", "there is only POST /v1/messages"))
-
-            def _send(self, status: int, reply: Json) -> None:
-                body, self.request_version = encode_json(reply), "HTTP/1.0"  # whatever was asked
-                self.send_response(status)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(body)))
-                self.send_header("request-id", reply.get("request_id", f"req_{os.urandom(8).hex()}"))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: Any) -> None:
-                pass
 
         class Server(socketserver.ThreadingTCPServer):  # http.server's own asks the network for its name
             daemon_threads, block_on_close = True, False
@@ -1267,7 +1240,7 @@ class RehearsalServer:
             def handle_error(self, *_: Any) -> None:
                 pass  # a stranger's connection broke
 
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._server = Server(("127.0.0.1", 0), _build_handler(models))
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1/messages"
         # How often, in seconds, it looks whether it is to stop.
         thread = threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True)
@@ -1281,6 +1254,40 @@ class RehearsalServer:
         """Stop serving, at once."""
         self._server.shutdown()
         self._server.server_close()
+
+
+def _build_handler(models: RehearsalModels) -> Any:
+    """Return a handler for a server of socketserver: it answers POST /v1/messages, all else with 404."""
+    import http.server
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        timeout = 10  # somebody else may connect, and be silent
+
+        def do_POST(self) -> None:
+            length = self.headers.get("content-length", "")
+            data = self.rfile.read(int(length)) if re.fullmatch("[0-9]{1,9}", length) else b""
+            headers = {name.lower(): text for name, text in self.headers.items()}
+            if self.path == "/v1/messages":
+                self._send(*models.answer(headers, data))
+            else:
+                self.send_error(404)
+
+        def send_error(self, *_: Any) -> None:
+            self._send(*_refuse(404, "not_found_error", "there is only POST /v1/messages"))
+
+        def _send(self, status: int, reply: Json) -> None:
+            body, self.request_version = encode_json(reply), "HTTP/1.0"  # whatever was asked
+            self.send_response(status)
+            self.send_header("content-type", "application/json")
+            self.send_header("content-length", str(len(body)))
+            self.send_header("request-id", reply.get("request_id", f"req_{os.urandom(8).hex()}"))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    return Handler
 
 
 # --- Inspecting a run: the same course again, against what is on disk ---------

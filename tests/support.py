@@ -160,6 +160,23 @@ def respond(body, status=200, **headers):
     return f"HTTP/1.1 {status} Invented\r\n{head}\r\n".encode() + body
 
 
+def chunked(*pieces, end=b"0\r\n\r\n"):
+    """Return the bytes of an HTTP reply whose body comes in chunks."""
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + end
+
+
+def drip(released, head, piece):
+    """Return an entry of a ScriptedServer that sends a piece again and again, until an event is set."""
+
+    def entry(connection, request):
+        connection.sendall(head)
+        while not released.wait(0.05):
+            connection.sendall(piece)
+
+    return entry
+
+
 def api_error(kind):
     """Return an error body of the Messages API."""
     return {"type": "error", "error": {"type": kind, "message": "Not now."}, "request_id": "req_invented"}

@@ -22,6 +22,8 @@ from tests.support import (
     THINKING,
     ScriptedServer,
     api_error,
+    chunked,
+    drip,
     message,
     respond,
     run_all_at_once,
@@ -30,11 +32,6 @@ from tests.support import (
 
 WHOLE = json.dumps(ANSWERED).encode()
 PASS_ON = run_handoff.Attempt.pass_on
-
-
-def chunked(*pieces, end=b"0\r\n\r\n"):
-    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-    return head + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + end
 
 
 class SendTestCase(unittest.TestCase):
@@ -321,29 +318,32 @@ class TimeTest(SendTestCase):
         self.addCleanup(self.server_released.set)
         return super().send(*script, timeout=timeout, **options)
 
-    def drip(self, head, piece):
-        def entry(connection, request):
-            connection.sendall(head)
-            while not self.server_released.wait(0.05):
-                connection.sendall(piece)
-
-        return entry
-
     def test_slow_server_is_given_up_on_time(self):
         self.server_released = threading.Event()
         self.addCleanup(self.server_released.set)
         cases = {
             "silence": (self.hold, None),
-            "a dripping status line": (self.drip(b"", b"H"), None),
-            "dripping headers": (self.drip(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), None),
-            "endless 100 Continue": (self.drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), None),
-            "a dripping body": (self.drip(b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n", b"x"), 200),
+            "a dripping status line": (drip(self.server_released, b"", b"H"), None),
+            "dripping headers": (drip(self.server_released, b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), None),
+            "endless 100 Continue": (drip(self.server_released, b"", b"HTTP/1.1 100 Continue\r\n\r\n"), None),
+            "a dripping body": (
+                drip(self.server_released, b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n", b"x"),
+                200,
+            ),
             "dripping chunks": (
-                self.drip(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+                drip(
+                    self.server_released,
+                    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+                    b"1\r\nx\r\n",
+                ),
                 200,
             ),
             "a dripping trailer": (
-                self.drip(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n"),
+                drip(
+                    self.server_released,
+                    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
+                    b"x: y\r\n",
+                ),
                 200,
             ),
         }
@@ -362,7 +362,10 @@ class TimeTest(SendTestCase):
         return server, outcome, time.monotonic() - begun
 
     def test_part_of_a_slow_body_is_kept(self):
-        outcome = self.send(self.drip(b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n", b"x"))
+        def entry(*arguments):
+            drip(self.server_released, b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n", b"x")(*arguments)
+
+        outcome = self.send(entry)
         self.assertRegex(outcome.body, b"^x+$")
 
     def test_server_that_keeps_the_connection_open_does_not_hold_the_reply(self):
