@@ -4,10 +4,10 @@
     $ python3 checkpoint_demo.py prepare
     wrote checkpoint.json
     wrote handoff.txt
-    $ python3 checkpoint_demo.py validate result.json
-    accepted: 3 rows, total shortage 7
+    $ python3 checkpoint_demo.py verify
+    verified: 3 rows, source b3d576f612f4
     $ python3 checkpoint_demo.py validate wrong.json
-    rows[1].shortage: observed the string "0", expected the integer 0
+    rows: observed nothing, expected an array of rows
     rejected: 1 finding
 
 The application builds the checkpoint from what its tools really returned; no model is asked to confirm
@@ -19,28 +19,32 @@ read or written; 3 refused, nothing changed; 70 a bug in this program; 130 inter
 
 from __future__ import annotations
 
+import argparse
 import errno
+import hashlib
 import io
 import json
 import os
 import re
+import signal
 import sys
-from collections import Counter
-from functools import lru_cache
-from itertools import count, islice, takewhile, zip_longest
-from operator import eq
+import traceback
+import types
+from itertools import islice, takewhile, zip_longest
+from typing import TYPE_CHECKING, NamedTuple
 
-TYPE_CHECKING = False  # a type checker takes it for true; importing typing costs every start
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Any, NoReturn, Union
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import Any, ClassVar, NoReturn, Union
 
-    Json = dict[str, Any]  # an object as it was parsed: a row, a checkpoint, a message, a record
+    Json = dict[str, Any]  # an object as it was parsed: a row, a checkpoint, a message, a session record
     Rows = list[Json]
     Messages = list[Any]
     Path = tuple[Union[str, int], ...]  # from the root of a document to a value in it
     Findings = list["Finding"]
     Changes = dict[str, Findings]  # by the label of what was changed
+
+VERSION = "0.9"
 
 EXIT_DONE = 0
 EXIT_REJECTED = 1
@@ -69,12 +73,12 @@ class HandoffError(Exception):
 
 
 class UsageError(HandoffError):
-    """The command line asks for something that does not exist, or does not say all."""
+    """The command line asks for something that does not exist, or leaves something out."""
 
     verdict = "usage"
 
     def __init__(self, what: str, program: str) -> None:
-        super().__init__(show(what), "what is not understood is never guessed", f"see {program} --help")
+        super().__init__(show(what), "a command line is never guessed", f"see {program} --help")
 
 
 class UnreadableError(HandoffError):
@@ -83,11 +87,11 @@ class UnreadableError(HandoffError):
     verdict = "unreadable"
 
     def __init__(self, path: str, fault: str, next_step: str = "name a file that you can read") -> None:
-        super().__init__(f"{show(path)}: {fault}", "only what was read whole is used", next_step)
+        super().__init__(f"{show(path)}: {fault}", "only an input that was read whole is used", next_step)
 
 
 class UnwritableError(HandoffError):
-    """An output cannot be written; whatever stood there before stands there still."""
+    """An output cannot be written; a file that was there before is unchanged."""
 
     verdict = "cannot write"
 
@@ -97,6 +101,17 @@ class UnwritableError(HandoffError):
             "a file is written whole or not at all, and nothing was left behind",
             "make room, or name a place that you can write to",
         )
+
+
+class TaskError(HandoffError):
+    """A task file cannot be used: `place` says which member of it is at fault, or which line."""
+
+    verdict = "unusable task"
+
+    def __init__(self, place: str, fault: str) -> None:
+        self.place, self.fault = place, fault
+        why = "a task is checked before anything is done with it"
+        super().__init__(f"{show(place)}: {show(fault)}", why, "mend the task's file; the README shows one")
 
 
 class RefusedError(HandoffError):
@@ -129,15 +144,11 @@ class Finding:
     __repr__ = __str__
 
 
-class JsonError(Finding, ValueError):
-    """A text is not the strict JSON that is read here; raised, it is a finding all the same."""
+class InputError(Finding, ValueError):
+    """A text is not what is read here: not strict JSON, or not a source of the task."""
 
 
-class StockError(JsonError):
-    """Rows are no stock."""
-
-
-# --- Text that may be shown --------------------------------------------------
+# --- Text that may be shown (pure) -------------------------------------------
 
 # C0 and C1 controls, DEL, line separators, bidirectional marks, lone surrogates.
 _HIDDEN = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
@@ -145,108 +156,116 @@ _SHOWN_CHARACTERS = 72
 
 
 class Words(str):
-    """Stands for an expected value where there is not one value alone: what it must be, in words."""
+    """A description in place of an expected value, e.g. Words('a string').
+
+    It equals no parsed value, and is shown without quotes.
+    """
 
 
-MISSING = Words("nothing")  # stands where one of two documents has nothing
-_KINDS = {
-    str: "the string ",
-    int: "the integer ",
-    float: "the number ",
-    list: "the array ",
-    dict: "the object ",
-}
+MISSING = Words("nothing")  # the value at a path that a document does not have
+_KINDS = {str: "string", int: "integer", float: "number", list: "array", dict: "object"}
 
 
 def show(text: str) -> str:
-    """Return one line of text with everything escaped that could act on a terminal. Pure."""
+    """Return one line of text with everything escaped that could act on a terminal."""
     if text.isprintable():  # no character that would be escaped is printable
         return text
     return re.sub(_HIDDEN, lambda match: ascii(match.group())[1:-1], text)
 
 
 def shorten(text: str, most: int = _SHOWN_CHARACTERS) -> str:
-    """Return the text, cut to `most` characters with its full length said. Pure."""
+    """Return the text, cut to `most` characters with its full length said."""
     return text if len(text) <= most else f"{text[:most]}... ({len(text):,} characters)"
 
 
 def explain(error: object) -> str:
-    """Return what an exception says, without the number and the name that an OSError adds. Pure."""
+    """Return what an exception says, without the number and the name that an OSError adds."""
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-_COMPACT = json.JSONEncoder(allow_nan=False, separators=(",", ":"))  # json.dumps would build one each time
-
-
 def render_json(value: Any, indent: int | None = None) -> str:
-    """Return a parsed value as JSON in printable ASCII, in one line or indented by `indent` spaces. Pure."""
-    return _COMPACT.encode(value) if indent is None else json.dumps(value, allow_nan=False, indent=indent)
+    """Return a parsed value as JSON in printable ASCII, in one line or indented by `indent` spaces."""
+    separators = (",", ":") if indent is None else None
+    return json.dumps(value, allow_nan=False, indent=indent, separators=separators)
 
 
 def describe(value: Any) -> str:
-    """Return words for a parsed value: its type and its text, shortened and escaped. Pure."""
+    """Return words for a parsed value: its type and its text, shortened and escaped."""
     if type(value) is Words:
         return str(value)
-    return _KINDS.get(type(value), "") + shorten(render_json(value))
+    kind = _KINDS.get(type(value))
+    return f"the {kind} {shorten(render_json(value))}" if kind else shorten(render_json(value))
+
+
+def describe_kind(value: Any) -> Words:
+    """Return words for a parsed value's type alone, such as `an integer`."""
+    kind = _KINDS.get(type(value), "true, false or null")
+    return Words(f"{'an' if kind[0] in 'aio' else 'a'} {kind}" if type(value) in _KINDS else kind)
 
 
 def describe_pair(observed: Any, expected: Any) -> str:
-    """Return `observed ..., expected ...`; long strings are shown from where they part. Pure."""
+    """Return `observed ..., expected ...`; long strings are shown from where they differ."""
     begin = ""
     if type(observed) is str and type(expected) is str:
-        apart = find_parting(observed, expected)
-        if apart >= _SHOWN_CHARACTERS // 2:
-            begin = f", from character {apart - 12} on"
-            observed, expected = f"...{observed[apart - 12 :]}", f"...{expected[apart - 12 :]}"
+        equal = find_parting(observed, expected)
+        if equal >= _SHOWN_CHARACTERS // 2:
+            begin = f", from character {equal - 12} on"
+            observed, expected = f"...{observed[equal - 12 :]}", f"...{expected[equal - 12 :]}"
     return f"observed {describe(observed)}, expected {describe(expected)}{begin}"
 
 
 def find_parting(one: str | bytes, other: str | bytes) -> int:
-    """Return where two texts begin to differ: how many of their first characters are equal. Pure."""
-    return sum(takewhile(bool, map(eq, one, other)))
+    """Return how many of the first characters of two texts are equal."""
+    pairs = enumerate(zip(one, other))
+    return next((at for at, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def render_count(things: list[Any], name: str) -> str:
-    """Return how many things there are, with their name in singular or plural. Pure."""
+def render_count(things: Sequence[Any], name: str) -> str:
+    """Return how many things there are, with their name in singular or plural."""
     return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
 
 
 def render_path(parts: Iterable[str | int]) -> str:
-    """Return a JSON path such as `rows[1].shortage`, cut in the middle if long; the whole is `$`. Pure."""
+    """Return a JSON path such as `rows[1].shortage`, cut in the middle if long; the whole is `$`."""
     path = ""
     for part in parts:
         if isinstance(part, int):
             path += f"[{part}]"
         elif re.fullmatch("[A-Za-z_][A-Za-z0-9_]{0,71}", part):
             path += f".{part}"
-        else:  # a long key is cut: it may stand in front of many findings
+        else:  # a long key is cut: many findings may begin with it
             path += f"[{render_json(shorten(part))}]"
     path = path.lstrip(".") or "$"
     return path if len(path) <= 1_000 else f"{path[:480]}...{path[-480:]}"
 
 
-# --- Strict JSON: the one reader for everything that comes from outside ------
+# --- Strict JSON: the one reader for everything that comes from outside (pure)
 
 INPUT_LIMIT_BYTES = 64 * 2**20
 DEPTH_LIMIT = 200
+REPLY_DEPTH_LIMIT = 100  # a reply is nested into the next request, which must stay readable
 DIGITS_LIMIT = 4_300  # CPython's own limit since 3.9.14, held on older ones and when it is switched off
 BYTE_ORDER_MARK = "\ufeff"
 _NESTING = (dict, list)
 
 
+class NotJsonError(InputError):
+    """A text is not JSON at all. Its place and message differ between versions of Python."""
+
+
 class _Fault(str):
-    """Stands in a parsed value where the text held something that is refused: why it is."""
+    """A reason for a refusal, in the parsed value at the place of what is refused."""
 
 
 def decode_text(data: bytes) -> str:
-    """Return a text as it stands. Raises JsonError where it is not UTF-8, or longer than 64 MiB. Pure."""
+    """Return a text as it is. Raises InputError where it is not UTF-8, or longer than 64 MiB."""
     if len(data) > INPUT_LIMIT_BYTES:
-        raise JsonError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
+        raise InputError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
     try:
         return data.decode()
     except UnicodeDecodeError as error:
         before = data[: error.start].decode().removeprefix(BYTE_ORDER_MARK)
-        raise JsonError(_name_position(before, len(before)), "not UTF-8") from error
+        raise InputError(_name_position(before, len(before)), "not UTF-8") from error
 
 
 def parse_json(data: bytes | str, depth_limit: int = DEPTH_LIMIT) -> Any:
@@ -254,68 +273,38 @@ def parse_json(data: bytes | str, depth_limit: int = DEPTH_LIMIT) -> Any:
 
     Bytes must be UTF-8, a leading byte-order mark allowed; a str counts as the bytes it encodes to.
     Objects become dicts, arrays lists, integers ints (`-0` is 0), other numbers floats (IEEE doubles).
-    A lone surrogate that is written as an escape is kept. Raises JsonError with the place for everything
+    A lone surrogate that is written as an escape is kept. Raises InputError with the place for everything
     else, and for: a key that an object has twice, NaN and Infinity, a number too large for a double, an
     integer of more than 4,300 digits, text behind the value, nesting deeper than `depth_limit`, more
-    than 64 MiB. Pure.
+    than 64 MiB.
     """
     # 1. A bound on the size, and one decision on the encoding.
     raw = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
     text = decode_text(raw).removeprefix(BYTE_ORDER_MARK)
-    # 2. The standard scanner alone, where it is proved that it let nothing pass that is refused here.
-    value = _scan_plain(text, depth_limit)
-    if value is not MISSING:
-        return value
-    # 3. Else it is scanned again, each object and number looked at; what is refused becomes a _Fault.
+    # 2. The standard scanner; each object and number is looked at, and what is refused becomes a _Fault.
     faults: dict[str, _Fault] = {}  # one for each reason, however often it is met
     try:
         value = _scan(text, lambda reason: faults.setdefault(reason, _Fault(reason)))
-        if _count_keys(value, depth_limit) is None:
+        if is_too_deep(value, depth_limit):
             raise RecursionError  # the same fault as in the scanner, found afterwards
     except (json.JSONDecodeError, RecursionError) as error:
         raise _explain_scan_error(text, depth_limit, error) from error
+    # 3. The first fault, by its place.
     if faults:
         raise next(_find_faults(value))
     return value
 
 
-def _scan_plain(text: str, depth_limit: int) -> Any:
-    """Return the value of a text that holds nothing to refuse, or MISSING where that is not certain.
-
-    A key stands in front of a colon, so that where no white space comes between them, the text holds
-    `":` at least as often as it has keys. A value with as many keys has lost none to an equal one.
-    """
-    dense = text.count("{") * 100 > len(text)  # elsewhere the careful scan costs less than these proofs
-    digits_are_limited = getattr(sys, "get_int_max_str_digits", lambda: 0)() == DIGITS_LIMIT
-    if not dense or not digits_are_limited:
-        return MISSING
-    most_keys = text.count('":')
-    if text.count(":") != most_keys and re.search('"[ \t\n\r]+:', text):
-        return MISSING
-
-    def doubt(_: str) -> NoReturn:
-        raise ValueError
-
-    try:
-        value = _scan(text, doubt, careful=False)
-    except (ValueError, RecursionError):
-        return MISSING
-    return value if _count_keys(value, depth_limit) == most_keys else MISSING
-
-
-def _scan(text: str, refuse: Callable[[str], Any], careful: bool = True) -> Any:
-    """Return what the standard scanner makes of a text, and for what is refused what `refuse` returns.
-
-    Only if `careful` are equal keys found, and integers measured against this reader's own limit.
-    """
+def _scan(text: str, refuse: Callable[[str], Any]) -> Any:
+    """Return the standard scanner's value of a text, with `refuse(reason)` for what is refused."""
 
     def build_object(pairs: list[tuple[str, Any]]) -> Any:
-        value = dict(pairs) if pairs else {}  # before 3.10 dict([]) is four times as large
+        value = dict(pairs)
         if len(value) == len(pairs):
             return value
         first: dict[str, int] = {}
-        twice = next(key for at, (key, _) in enumerate(pairs) if first.setdefault(key, at) != at)
-        return refuse(f"the key {describe(twice)} stands there twice")
+        repeated = next(key for at, (key, _) in enumerate(pairs) if first.setdefault(key, at) != at)
+        return refuse(f"the object has the key {describe(repeated)} twice")
 
     def build_float(digits: str) -> Any:
         number = float(digits)
@@ -331,29 +320,28 @@ def _scan(text: str, refuse: Callable[[str], Any], careful: bool = True) -> Any:
 
     return json.loads(
         text,
-        object_pairs_hook=build_object if careful else None,
+        object_pairs_hook=build_object,
         parse_float=build_float,
-        parse_constant=lambda name: refuse(f"{name} is no JSON number"),
-        parse_int=build_int if careful else None,
+        parse_constant=lambda name: refuse(f"{name} is not a JSON number"),
+        parse_int=build_int,
     )
 
 
-def _count_keys(value: Any, depth_limit: int) -> int | None:
-    """Return how many keys the objects in a value have together, None where it is nested too deep."""
-    keys, depth, level = 0, 0, [value] if type(value) in _NESTING else []
+def is_too_deep(value: Any, depth_limit: int) -> bool:
+    """Return whether a value has more than `depth_limit` levels of objects and arrays."""
+    depth, level = 0, [value] if type(value) in _NESTING else []
     while level and depth < depth_limit:
         depth += 1
-        keys += sum(len(node) for node in level if type(node) is dict)
         level = [
             child
             for node in level
             for child in (node.values() if type(node) is dict else node)
             if type(child) in _NESTING
         ]
-    return None if level else keys
+    return bool(level)
 
 
-def _explain_scan_error(text: str, depth_limit: int, error: Exception) -> JsonError:
+def _explain_scan_error(text: str, depth_limit: int, error: Exception) -> InputError:
     """Return the error for the first bracket that opens a level too many, else for what stopped the scanner.
 
     One token after the other, so that time grows with the text alone.
@@ -367,12 +355,12 @@ def _explain_scan_error(text: str, depth_limit: int, error: Exception) -> JsonEr
             depth += (mark in "[{") - (mark in "]}")
             if depth > depth_limit:
                 place = _name_position(text, token.start())
-                return JsonError(place, f"nested deeper than {depth_limit} levels")
+                return InputError(place, f"nested deeper than {depth_limit} levels")
     if not isinstance(error, json.JSONDecodeError):
-        return JsonError("$", "nested too deep")
+        return InputError("$", "nested too deep")
     reason = re.sub("( starting)?( at)?:? *$", "", error.msg)
     here = f" at {render_json(text[error.pos : error.pos + 16])}" if text[error.pos :] else " at the end"
-    return JsonError(_name_position(text, error.pos), f"no JSON: {reason[:1].lower()}{reason[1:]}{here}")
+    return NotJsonError(_name_position(text, error.pos), f"not JSON: {reason[:1].lower()}{reason[1:]}{here}")
 
 
 def _name_position(text: str, position: int) -> str:
@@ -380,56 +368,45 @@ def _name_position(text: str, position: int) -> str:
     return f"line {line} column {position - text.rfind(chr(10), 0, position)}"
 
 
-def _find_faults(value: Any, *at: str | int) -> Iterator[JsonError]:
-    """Yield each _Fault in a value as the error that it stands for, in document order."""
+def _find_faults(value: Any, *at: str | int) -> Iterator[InputError]:
+    """Yield an error for each _Fault in a value, in document order."""
     if isinstance(value, _Fault):
-        yield JsonError(render_path(at), value)
+        yield InputError(render_path(at), value)
     elif isinstance(value, (dict, list)):
         for part, child in value.items() if isinstance(value, dict) else enumerate(value):
             yield from _find_faults(child, *at, part)
 
 
-# --- Canonical JSON and digests ----------------------------------------------
+# --- Canonical JSON and digests (pure) ---------------------------------------
 
 
 def canonical_json(value: Any) -> bytes:
     """Return the bytes that are digested: UTF-8, keys sorted, no white space, non-ASCII as itself.
 
     For objects with ASCII keys, arrays, strings, integers, true, false and null this is RFC 8785.
-    Floats and other keys are not checked for. Raises JsonError for a string with a lone surrogate,
-    which has no UTF-8 form. Pure.
+    Floats and other keys are not checked for. Raises InputError for a string with a lone surrogate,
+    which has no UTF-8 form.
     """
     text = json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise JsonError(f"character {error.start}", "a lone surrogate has no UTF-8 form") from error
+        raise InputError(f"character {error.start}", "a lone surrogate has no UTF-8 form") from error
 
 
 def digest_bytes(data: bytes) -> str:
-    """Return the lower-case hex SHA-256 (FIPS 180-4) of the bytes. Pure."""
-    return str(_find_sha256()(data).hexdigest())
-
-
-@lru_cache
-def _find_sha256() -> Any:
-    """Return the small SHA-256 of CPython, as its `random` does: hashlib drags OpenSSL in, for 3 ms."""
-    try:
-        return __import__("_sha2" if sys.version_info >= (3, 12) else "_sha256").sha256
-    except ImportError:  # another Python
-        import hashlib
-
-        return hashlib.sha256
+    """Return the lower-case hex SHA-256 (FIPS 180-4) of the bytes."""
+    return hashlib.sha256(data).hexdigest()
 
 
 def digest_json(value: Any) -> str:
-    """Return the digest of a value's canonical JSON. Raises what canonical_json raises. Pure."""
+    """Return the digest of a value's canonical JSON. Raises InputError for a lone surrogate."""
     return digest_bytes(canonical_json(value))
 
 
-# --- Differences of two JSON values ------------------------------------------
+# --- Differences of two JSON values (pure) -----------------------------------
 
-MOST_FINDINGS = 10_000  # behind these, the rest of a document is not looked at
+MOST_FINDINGS = 10_000  # the rest of a document is not looked at
 
 
 def find_differences(observed: Any, expected: Any, *at: str | int) -> Iterator[tuple[Path, Any, Any]]:
@@ -437,8 +414,7 @@ def find_differences(observed: Any, expected: Any, *at: str | int) -> Iterator[t
 
     `1`, `1.0` and `true` differ, so do -0.0 and 0.0, null, empty and absent; the order of an object's
     keys does not count, the order of an array does. No text is normalised. A side that has nothing at
-    a place is MISSING there. `at` is where the two stand inside a larger document. In document order.
-    Pure.
+    a place is MISSING there. Paths begin with `at`. Differences come in document order.
     """
     kind = type(observed) if type(observed) is type(expected) else None
     if kind is dict:
@@ -465,18 +441,18 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def list_differences(observed: Any, expected: Any, *at: str | int) -> Findings:
-    """Return find_differences as findings, at most 10,000 (see cut): the JSON path and both values. Pure."""
+    """Return find_differences as findings, at most 10,000 (see cut): the JSON path and both values."""
     return cut(explain_differences(observed, expected, *at))
 
 
 def explain_differences(observed: Any, expected: Any, *at: str | int) -> Iterator[Finding]:
-    """Yield find_differences as findings. Pure."""
+    """Yield find_differences as findings."""
     for path, one, other in find_differences(observed, expected, *at):
         yield Finding(render_path(path), describe_pair(one, other))
 
 
 def cut(findings: Iterable[Finding]) -> Findings:
-    """Return findings, at most 10,000; where there are more, a last one says that it ends there. Pure."""
+    """Return findings, at most 10,000; where there are more, a last one says so."""
     listed = list(islice(findings, MOST_FINDINGS + 1))
     if len(listed) > MOST_FINDINGS:
         end = f"not looked at, nor anything behind it: {MOST_FINDINGS:,} findings come before it"
@@ -484,195 +460,476 @@ def cut(findings: Iterable[Finding]) -> Findings:
     return listed
 
 
-# --- Stock: the trusted source -----------------------------------------------
+# --- Task: what the work is, behind one small interface (pure) ----------------
 
-STOCK = [
-    {"sku": "DEMO-001", "available": 7, "target": 10},
-    {"sku": "DEMO-002", "available": 15, "target": 12},
-    {"sku": "DEMO-003", "available": 0, "target": 4},
-]
-STOCK_COLUMNS = ["sku", "available", "target"]
+FREE_TEXT = Words("some text")  # in a right answer, where any text will do that is not blank
+REPEATED = Words("it only once")
+TASK_MODULE = "task_file"  # the name under which a task's file is loaded
 MOST_ROWS = 100_000
-MOST_PIECES = 10**12
-_SKU = "[^=\x00-\x1f\x7f-\x9f\ud800-\udfff][^\x00-\x1f\x7f-\x9f\ud800-\udfff]*"  # "=" begins a formula
+# The texts of a task, and what each must match.
+_TASK_TEXTS = {
+    "name": "[a-z][a-z0-9-]{0,39}",
+    "operation": "[a-zA-Z0-9_-]{1,64}",
+    **dict.fromkeys(("tool_description", "sender_prompt", "objective", "instructions"), r"(?s).*\S.*"),
+    **dict.fromkeys(("rows_field", "row_key"), "[^\x00-\x1f\x7f\ud800-\udfff]{1,72}"),
+}
 
 
-def parse_stock(data: bytes) -> Rows:
-    """Return the rows of a stock file: `{"sku": str, "available": int, "target": int}` each.
+class Task:
+    """A piece of work: its source, its words, and its right answer.
 
-    A CSV text with the header sku,available,target in any order, or a JSON array of such objects;
-    UTF-8, a byte-order mark allowed. Raises JsonError, as a rule a StockError, with the line or the
-    path and the column for what check_stock refuses, and for quantities not in plain digits. Pure.
+    A task file defines `TASK`, an object of a class that is derived from this one. Its texts and
+    `parse_source`, `build_answer` and `list_pending` are its own; the other methods fit most tasks.
+    A source is a list of 1 to 100,000 rows: objects with a text in the field `row_key` that no other
+    row has. An answer is an object; its list `rows_field` has one row for each row of the source, told
+    apart by the same field, in any order.
     """
-    text = decode_text(data).removeprefix(BYTE_ORDER_MARK)
-    if text.lstrip()[:1] in ("[", "{"):
-        return check_stock(parse_json(text))
-    return _check_rows(_parse_csv(text), ", column ")
+
+    name = ""  # begins the checkpoint's task_id, e.g. "stock"
+    task_id = ""  # of the built-in source; any other source's is the name and 12 digits of its digest
+    source: ClassVar[Rows] = []  # rows to try the task with, and its source where none is named
+    operation = ""  # the sender's only tool, e.g. "read_stock"; it takes no arguments
+    tool_description = ""
+    sender_prompt = ""  # the system text of the sender's session
+    objective = ""
+    instructions = ""  # how the handoff prompt begins
+    rows_field = "rows"
+    row_key = ""
+    changes = ""  # what the self-test changes in the right answer for `source`, see _CHANGES
+
+    @property
+    def operation_id(self) -> str:
+        """The stable id of the read in checkpoint and ledger: ours, not a provider's."""
+        return f"{self.operation.replace('_', '-')}-1"
+
+    def parse_source(self, data: bytes) -> Rows:
+        """Return the rows that a source's bytes hold. Raises InputError, with the place, for others."""
+        raise NotImplementedError
+
+    def build_answer(self, rows: Rows) -> Json:
+        """Return the right answer for rows, with FREE_TEXT where any text will do."""
+        raise NotImplementedError
+
+    def list_pending(self, rows: Rows) -> list[str]:
+        """Return the open work, as the checkpoint says it."""
+        raise NotImplementedError
+
+    def render_acceptance(self, rows: Rows) -> str:
+        """Return the verdict on an accepted answer."""
+        return f"accepted: {render_count(rows, 'row')}"
+
+    def find_faults(self, answer: Any, rows: Rows) -> Iterator[Finding]:
+        """Yield everything that is wrong with a parsed answer, in document order.
+
+        The answer must be build_answer's: each row exactly once, in any order; nothing missing,
+        nothing more. Free text is checked in form only.
+        """
+        right = self.build_answer(rows)
+        # 1. One object with the right keys.
+        if not isinstance(answer, dict):
+            yield from explain_differences(answer, Words(f"an object with the key {' and '.join(right)}"))
+            return
+        for key in {**answer, **right}:
+            value, expected = answer.get(key, MISSING), right.get(key, MISSING)
+            if key != self.rows_field:
+                yield from explain_differences(value, _fill_free_text(expected, value), key)
+            elif not isinstance(value, list):
+                yield from explain_differences(value, Words("an array of rows"), key)
+            elif not _are_equal(value, expected):
+                # 2. Each row is right, or differs from the right row that is nearest.
+                nearest, missing = match_rows(value, expected, self.row_key)
+                for index, (row, right_row) in enumerate(zip(value, nearest)):
+                    yield from explain_differences(row, right_row, key, index)
+                # 3. Every row of the source was there.
+                for row in missing:
+                    name = describe(row[self.row_key])
+                    yield Finding(key, f"observed no row for {name}, expected {describe(row)}")
 
 
-def _parse_csv(text: str) -> Iterator[tuple[str, Json]]:
-    """Yield (line, row) with quantities as integers where they are plain digits, else as they stand."""
+def _are_equal(observed: Rows, right: Rows) -> bool:
+    """Return whether rows are plainly right and in order: one quick look is enough for most answers."""
+    return len(observed) == len(right) and all(
+        row == expected
+        and all(
+            type(row[key]) is type(value) and type(value) in (str, int) for key, value in expected.items()
+        )
+        for row, expected in zip(observed, right)
+    )
+
+
+def match_rows(observed: list[Any], right: Rows, row_key: str) -> tuple[list[Any], Rows]:
+    """Return (for each observed row the nearest right row, the right rows that are missing).
+
+    The nearest row holds Words where no single value is right: for a row that is not an object, that
+    comes again, or that the source does not have.
+    """
+    expected, nearest = {row[row_key]: row for row in right}, []
+    missing = dict(expected)
+    for row in observed:
+        key = row.get(row_key) if isinstance(row, dict) else None
+        found: Any = Words(f"an object with {' and '.join(right[0])}")
+        if isinstance(key, str) and key in expected:
+            found = _fill_free_text(expected[key], row)
+            if missing.pop(key, None) is None:
+                found = {**found, row_key: REPEATED}
+        elif isinstance(row, dict):
+            found = {name: _keep_kind(row.get(name, MISSING), right[0][name]) for name in right[0]}
+            found[row_key] = Words(f"the {row_key} of a row of the source")
+        nearest.append(found)
+    return nearest, list(missing.values())
+
+
+def _keep_kind(value: Any, sample: Any) -> Any:
+    """Return a value if it has the type of a sample, else words for that type."""
+    kind = str if sample is FREE_TEXT else type(sample)
+    return value if type(value) is kind else describe_kind("" if kind is str else sample)
+
+
+def _fill_free_text(right: Any, observed: Any) -> Any:
+    """Return a right value with each FREE_TEXT replaced by the observed text, where there is one."""
+    if right is FREE_TEXT:
+        return observed if type(observed) is str and observed.strip() else right
+    if type(right) is dict and type(observed) is dict:
+        return {key: _fill_free_text(value, observed.get(key)) for key, value in right.items()}
+    if type(right) is list and type(observed) is list:
+        return [_fill_free_text(*pair) for pair in zip_longest(right, observed[: len(right)])]
+    return right
+
+
+def holds_free_text(right: Any) -> bool:
+    """Return whether a right answer holds FREE_TEXT anywhere."""
+    children = right.values() if type(right) is dict else right if type(right) is list else ()
+    return right is FREE_TEXT or any(map(holds_free_text, children))
+
+
+class AnswerRow(NamedTuple):
+    """One row of an answer beside the right one, for a person to read."""
+
+    state: str  # agrees, differs, repeated, not delivered
+    name: str  # its row_key, or the name of a field beside the rows
+    delivered: Any  # MISSING where it was not delivered
+    expected: Any
+    source: Json  # the source's row, empty where there is none
+
+
+def list_answer_rows(task: Task, rows: Rows, answer: Any) -> list[AnswerRow]:
+    """Return an answer's rows in its order, the missing ones, then the fields beside the rows."""
+    right, fields = task.build_answer(rows), answer if isinstance(answer, dict) else {}
+    observed = fields.get(task.rows_field)
+    observed = observed if isinstance(observed, list) else []
+    nearest, missing = match_rows(observed, right[task.rows_field], task.row_key)
+    sources = {row[task.row_key]: row for row in rows}
+    pairs: list[tuple[Any, Any, Any]] = []
+    for row, expected in [*zip(observed, nearest), *((MISSING, row) for row in missing)]:
+        known = row if isinstance(row, dict) else expected if row is MISSING else {}
+        pairs.append((known.get(task.row_key), row, expected))
+    others = [name for name in {**right, **fields} if name != task.rows_field]
+    for name in others:
+        value = fields.get(name, MISSING)
+        pairs.append((name, value, _fill_free_text(right.get(name, MISSING), value)))
+    listed = []
+    for at, (name, value, expected) in enumerate(pairs):
+        state = "differs" if any(find_differences(value, expected)) else "agrees"
+        if value is MISSING:
+            state = "not delivered"
+        elif type(expected) is dict and expected.get(task.row_key) is REPEATED:
+            state = "repeated"
+        is_row = isinstance(name, str) and at < len(pairs) - len(others)
+        shown = name if isinstance(name, str) else f"no {task.row_key}"
+        listed.append(AnswerRow(state, shown, value, expected, sources.get(name, {}) if is_row else {}))
+    return listed
+
+
+def check_rows(rows: Any, row_key: str) -> Rows:
+    """Return rows that can be a task's source. Raises InputError, with the path, for others."""
+    if not isinstance(rows, list) or not 1 <= len(rows) <= MOST_ROWS:
+        observed = render_count(rows, "row") if isinstance(rows, list) else describe_kind(rows)
+        raise InputError("the source", f"observed {observed}, expected an array of 1 to {MOST_ROWS:,} rows")
+    seen = set()
+    for at, row in enumerate(rows):
+        key = row.get(row_key) if isinstance(row, dict) else None
+        if not isinstance(key, str) or not key.strip() or key in seen:
+            raise InputError(f"[{at}]", f"expected an object with a {row_key}, a text that no other row has")
+        seen.add(key)
+    if is_too_deep(rows, REPLY_DEPTH_LIMIT // 2):
+        raise InputError("the source", f"nested deeper than {REPLY_DEPTH_LIMIT // 2} levels")
+    digest_json(rows)
+    return rows
+
+
+def check_task(task: Any, rows: Rows | None = None) -> Task:
+    """Return a task that can be used with rows. Raises TaskError, which names the member at fault.
+
+    `rows` are its own `source` where none are given.
+    """
+    # 1. It is a task, and each of its texts is one.
+    if not isinstance(task, Task):
+        raise TaskError("TASK", f"observed {shorten(repr(task))}, expected an object of a class from Task")
+    for member, pattern in _TASK_TEXTS.items():
+        text = getattr(task, member)
+        if not isinstance(text, str) or not re.fullmatch(pattern, text):
+            raise TaskError(member, f"observed {shorten(repr(text))}, expected a text that matches {pattern}")
+    # 2. Its source is a list of rows.
+    rows = task.source if rows is None else rows
+    _call("source", list, lambda: check_rows(rows, task.row_key))
+    # 3. Its methods return what they must, and what it calls right, it accepts.
+    right = _call("build_answer", dict, lambda: parse_json(render_json(task.build_answer(rows))))
+    names = _call("build_answer", list, lambda: [row[task.row_key] for row in right[task.rows_field]])
+    if names != [row[task.row_key] for row in rows]:
+        fault = f"expected {task.rows_field} with a row for each row of the source, in its order"
+        raise TaskError("build_answer", fault)
+    _call("list_pending", list, lambda: [text + "" for text in task.list_pending(rows)])
+    _call("render_acceptance", str, lambda: task.render_acceptance(rows))
+    for finding in _call("find_faults", list, lambda: list(task.find_faults(right, rows))):
+        raise TaskError("find_faults", f"it does not accept build_answer's answer: {finding}")
+    return task
+
+
+def _call(member: str, kind: type, function: Callable[[], Any]) -> Any:
+    """Return what a function of a task's member returns, of a kind. Raises TaskError otherwise."""
+    try:
+        value = function()
+    except Exception as error:
+        raise TaskError(member, describe_exception(error)) from error
+    if not isinstance(value, kind):
+        raise TaskError(member, f"observed {shorten(repr(value))}, expected {describe_kind(kind())}")
+    return value
+
+
+def describe_exception(error: BaseException) -> str:
+    """Return an exception's type and words, and the last line of the task's file that it came through."""
+    if isinstance(error, InputError):
+        return str(error)
+    own = getattr(sys.modules.get(TASK_MODULE), "__file__", None)
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
+    line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
+    return f"{type(error).__name__}: {explain(error)}" + (f" (line {line})" if line else "")
+
+
+# --- The demo's task: a stock and what is short of it (pure) ------------------
+
+
+class Stock(Task):
+    """Report what is short of a stock: max(target - available, 0) for every SKU."""
+
+    name = "stock"
+    task_id = "synthetic-stock-20261110"
+    source: ClassVar[Rows] = [
+        {"sku": "DEMO-001", "available": 7, "target": 10},
+        {"sku": "DEMO-002", "available": 15, "target": 12},
+        {"sku": "DEMO-003", "available": 0, "target": 4},
+    ]
+    operation = "read_stock"
+    tool_description = "Return every SKU with its available and target quantity. It changes nothing."
+    sender_prompt = "You prepare a stock report. Read the stock with the tool. Do not place orders."
+    objective = "Report shortage=max(target-available,0) for every SKU. Do not place orders."
+    instructions = """\
+Resume this read-only task from verified application state.
+Do not claim access to prior reasoning.
+Do not call tools or place orders.
+Return only a JSON object with key rows, containing every SKU
+and integer shortage. No Markdown.
+"""
+    row_key = "sku"
+    changes = """
+result | a wrong quantity | :3 | :2 | rows[0].shortage
+result | the string "0" | :0 | :"0" | rows[1].shortage
+result | false for 0 | :0 | :false | rows[1].shortage
+result | 3.0 for 3 | :3 | :3.0 | rows[0].shortage
+result | null for 0 | :0 | :null | rows[1].shortage
+result | a missing SKU | ,{"shortage":4,"sku":"DEMO-003"} | | rows
+result | an unknown SKU | 001 | 004 | rows[0].sku
+result | a repeated SKU | 0,"sku":"DEMO-002" | 3,"sku":"DEMO-001" | rows[1].sku
+result | a missing field | "shortage":4, | | rows[2].shortage
+result | an unexpected field | :4 | :4,"order":true | rows[2].order
+result | a key beside rows | ]} | ],"summary":"done"} | summary
+result | rows as an object | [ | {"DEMO-001":3},"was":[ | rows
+checkpoint | a changed result | "available":7 | "available":9 | completed[0].result[0].available
+"""
+    _columns = ("sku", "available", "target")
+    _most_pieces = 10**12
+
+    def parse_source(self, data: bytes) -> Rows:
+        """Return the rows of a stock: `{"sku": str, "available": int, "target": int}` each.
+
+        A CSV text with the header sku,available,target in any order, or a JSON array of such objects;
+        UTF-8, a byte-order mark allowed. Each SKU is unique and not empty, without control characters
+        and not beginning with "=" (a formula); quantities are integers from 0 to 10^12 in plain digits.
+        Raises InputError with the line or the path and the column.
+        """
+        text = decode_text(data).removeprefix(BYTE_ORDER_MARK)
+        if text.lstrip()[:1] not in ("[", "{"):
+            return self._check(_parse_csv(text, self._columns), ", column ")
+        rows = parse_json(text)
+        if not isinstance(rows, list):
+            raise InputError("the source", f"observed {describe(rows)}, expected an array of rows")
+        return self._check(((f"[{at}]", row) for at, row in enumerate(rows)), ".")
+
+    def _check(self, placed_rows: Iterable[tuple[str, Any]], mark: str) -> Rows:
+        """Return the rows out of (place, row) pairs; `mark` is between a place and its column."""
+        rows: dict[str, Json] = {}
+        for place, row in placed_rows:
+            if len(rows) == MOST_ROWS:
+                raise InputError(place, f"observed more than {MOST_ROWS:,} rows, expected 1 to {MOST_ROWS:,}")
+            if not isinstance(row, dict) or set(row) != set(self._columns):
+                fields = ", ".join(self._columns)
+                raise InputError(place, f"observed {describe(row)}, expected an object with {fields}")
+            for column in self._columns:
+                value, expected = row[column], "an integer from 0 to 10^12 in plain digits"
+                fits = type(value) is int and 0 <= value <= self._most_pieces
+                if column == "sku":
+                    expected = "a text that no other row has, not empty, no control character, no = in front"
+                    fits = isinstance(value, str) and bool(re.fullmatch(_SKU, value)) and value not in rows
+                if not fits:
+                    observed = describe(value)
+                    raise InputError(f"{place}{mark}{column}", f"observed {observed}, expected {expected}")
+            rows[row["sku"]] = {column: row[column] for column in self._columns}
+        if not rows:
+            raise InputError("the source", f"observed 0 rows, expected 1 to {MOST_ROWS:,}")
+        return list(rows.values())
+
+    def build_answer(self, rows: Rows) -> Json:
+        """Return the right answer: `{"rows": [{"sku", "shortage"}, ...]}`."""
+        return {"rows": [{"sku": row["sku"], "shortage": compute_shortage(row)} for row in rows]}
+
+    def list_pending(self, rows: Rows) -> list[str]:
+        """Return the open work; the built-in stock keeps its own words."""
+        size = "three" if rows == self.source else str(len(rows))
+        return [f"Produce all {size} SKU shortage rows", "Pass independent validator"]
+
+    def render_acceptance(self, rows: Rows) -> str:
+        """Return the verdict on an accepted answer, with the sum of what is short."""
+        return f"{super().render_acceptance(rows)}, total shortage {sum(map(compute_shortage, rows))}"
+
+
+_SKU = "[^=\x00-\x1f\x7f-\x9f\ud800-\udfff][^\x00-\x1f\x7f-\x9f\ud800-\udfff]*"
+
+
+def compute_shortage(row: Json) -> int:
+    """Return how many pieces a stock row lacks: max(target - available, 0), never negative."""
+    shortage: int = row["target"] - row["available"]
+    return shortage if shortage > 0 else 0
+
+
+def _parse_csv(text: str, columns: Sequence[str]) -> Iterator[tuple[str, Json]]:
+    """Yield (line, row) with integers where a field has plain digits, else texts."""
     import csv
 
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     begin = 1  # a quoted field may go over several lines; the first of them is named
     try:
         header = next(lines, [])
-        if sorted(header) != sorted(STOCK_COLUMNS):
-            observed, expected = describe(header or MISSING), ",".join(STOCK_COLUMNS)
-            raise StockError("line 1", f"observed {observed}, expected the columns {expected}")
+        if sorted(header) != sorted(columns):
+            observed, expected = describe(header or MISSING), ",".join(columns)
+            raise InputError("line 1", f"observed {observed}, expected the columns {expected}")
         begin = lines.line_num + 1
         for fields in lines:
             if len(fields) != len(header):
                 observed = f"{len(fields)} fields" if fields else "a blank line"
-                raise StockError(f"line {begin}", f"observed {observed}, expected {len(header)} fields")
+                raise InputError(f"line {begin}", f"observed {observed}, expected {len(header)} fields")
+            row = zip(header, fields)
             yield (
                 f"line {begin}",
                 {
-                    column: int(field) if column != "sku" and re.fullmatch("[0-9]{1,20}", field) else field
-                    for column, field in zip(header, fields)
+                    name: int(field) if name != "sku" and re.fullmatch("[0-9]{1,20}", field) else field
+                    for name, field in row
                 },
             )
             begin = lines.line_num + 1
     except csv.Error as error:
-        raise StockError(f"line {begin}", f"no CSV: {error}") from error
+        raise InputError(f"line {begin}", f"not CSV: {error}") from error
 
 
-def check_stock(rows: Any) -> Rows:
-    """Return rows with their fields in one order. Raises StockError at the first that is no stock row.
+DEMO = Stock()
 
-    1 to 100,000 objects with exactly the fields sku (a unique, non-empty string without control
-    characters or lone surrogates, not beginning with "="), available and target (integers from 0 to
-    10^12). Pure.
-    """
-    if not isinstance(rows, list):
-        raise StockError("the stock", f"observed {describe(rows)}, expected an array of rows")
-    return _check_rows(((f"[{at}]", row) for at, row in enumerate(rows)), ".")
-
-
-def _check_rows(placed_rows: Iterable[tuple[str, Any]], mark: str) -> Rows:
-    """Return the rows out of (place, row) pairs; `mark` stands between a place and its column."""
-    rows: dict[str, Json] = {}
-    for place, row in placed_rows:
-        if len(rows) == MOST_ROWS:
-            raise StockError(place, f"observed more than {MOST_ROWS:,} rows, expected 1 to {MOST_ROWS:,}")
-        if not isinstance(row, dict) or set(row) != set(STOCK_COLUMNS):
-            fields = ", ".join(STOCK_COLUMNS)
-            raise StockError(place, f"observed {describe(row)}, expected an object with {fields}")
-        for column in STOCK_COLUMNS:
-            value: Any = row[column]
-            expected = "an integer from 0 to 10^12 in plain digits"
-            fits = type(value) is int and 0 <= value <= MOST_PIECES
-            if column == "sku":
-                expected = (
-                    "a string that no other row has, not empty, no control character in it, no = in front"
-                )
-                fits = isinstance(value, str) and bool(re.fullmatch(_SKU, value)) and value not in rows
-            if not fits:
-                raise StockError(f"{place}{mark}{column}", f"observed {describe(value)}, expected {expected}")
-        rows[row["sku"]] = {column: row[column] for column in STOCK_COLUMNS}
-    if not rows:
-        raise StockError("the stock", f"observed 0 rows, expected 1 to {MOST_ROWS:,}")
-    return list(rows.values())
-
-
-# --- Checkpoint: the application's own snapshot of the work ------------------
+# --- Checkpoint: the application's own snapshot of the work (pure) ------------
 
 SCHEMA_VERSION = 1
-OPERATION = "read_stock"
-OPERATION_ID = "read-stock-1"
 
 # What a difference means, by how its path begins; the first that fits counts.
-_REASONS = {
-    "$": "this is no checkpoint",
-    "schema_version": "an unknown schema version",
-    "task_id": "this is another task",
-    "objective": "the objective was changed",
-    "source_sha256": "the digest of the source is not that of the trusted source, which --stock names",
-    "completed[0].status": "a read that is not verified proves nothing",
-    "completed[0].result_sha256": "the digest of the result is not that of the trusted source",
-    "completed[0].result": "the result of the read is not what the trusted source holds",
-    "completed": "the finished operations were changed",
-    "pending": "the open work was changed",
-    "side_effects": "a side effect that nobody allowed",
+_REASONS: dict[Path, str] = {
+    ("schema_version",): "an unknown schema version",
+    ("task_id",): "this is another task",
+    ("objective",): "the objective was changed",
+    ("source_sha256",): "the digest of the source is not that of the trusted source, which --source names",
+    ("completed", 0, "status"): "a read that is not verified proves nothing",
+    ("completed", 0, "result_sha256"): "the digest of the result is not that of the trusted source",
+    ("completed", 0, "result"): "the result of the read is not what the trusted source holds",
+    ("completed",): "the finished operations were changed",
+    ("pending",): "the open work was changed",
+    ("side_effects",): "a side effect that nobody allowed",
+    (): "this is not a checkpoint",
 }
 
 
-def build_checkpoint(rows: Rows) -> Json:
-    """Return the checkpoint of a finished stock read, as the application saw it.
+def build_checkpoint(task: Task, rows: Rows) -> Json:
+    """Return the checkpoint of a task whose source was read, as the application saw it.
 
-    `rows` are a stock as the tool returned it; check_stock is the caller's. Both digests are
-    digest_json(rows). Raises JsonError for a SKU that has no UTF-8 form. Pure.
+    `rows` are what the tool returned. Both digests are digest_json(rows). Raises InputError for a text
+    that has no UTF-8 form.
     """
     digest = digest_json(rows)
-    built_in = rows == STOCK
-    return {  # the built-in task keeps its own words
+    is_built_in = task.task_id and rows == task.source
+    return {
         "schema_version": SCHEMA_VERSION,
-        "task_id": "synthetic-stock-20261110" if built_in else f"stock-{digest[:12]}",
-        "objective": "Report shortage=max(target-available,0) for every SKU. Do not place orders.",
+        "task_id": task.task_id if is_built_in else f"{task.name}-{digest[:12]}",
+        "objective": task.objective,
         "source_sha256": digest,
         "completed": [
             {
-                "operation_id": OPERATION_ID,
-                "operation": OPERATION,
+                "operation_id": task.operation_id,
+                "operation": task.operation,
                 "status": "verified",
                 "result": rows,
                 "result_sha256": digest,
             }
         ],
-        "pending": [
-            f"Produce all {'three' if built_in else len(rows)} SKU shortage rows",
-            "Pass independent validator",
-        ],
+        "pending": task.list_pending(rows),
         "side_effects": [],
     }
 
 
-def verify_checkpoint(checkpoint: Any, rows: Rows) -> Findings:
+def verify_checkpoint(checkpoint: Any, task: Task, rows: Rows) -> Findings:
     """Return what keeps a parsed checkpoint from being the one that the source `rows` allows.
 
     Empty means verified: every field is there, none is unexpected, both digests are those of
     `rows`, the read is verified, no side effect is claimed. This shows agreement with a source that
-    is trusted; it shows no authorship and no freshness. Pure.
+    is trusted; it shows no authorship and no freshness.
     """
-    differences = find_differences(checkpoint, build_checkpoint(rows))
+    differences = find_differences(checkpoint, build_checkpoint(task, rows))
     return cut(_explain_difference(*difference) for difference in differences)
 
 
-def _explain_difference(parts: Path, observed: Any, expected: Any) -> Finding:
-    path = render_path(parts)
-    reason = next((_REASONS[place] for place in _REASONS if path.startswith(place)), "")
-    if parts and isinstance(parts[-1], str) and (observed is MISSING or expected is MISSING):
+def _explain_difference(path: Path, observed: Any, expected: Any) -> Finding:
+    reason = next(_REASONS[place] for place in _REASONS if path[: len(place)] == place)
+    if path and isinstance(path[-1], str) and (observed is MISSING or expected is MISSING):
         reason = "an unexpected field" if expected is MISSING else "a missing field"
-    return Finding(path, f"{describe_pair(observed, expected)} ({reason})")
+    return Finding(render_path(path), f"{describe_pair(observed, expected)} ({reason})")
 
 
-# --- Handoff: what the receiving model is given ------------------------------
+# --- Handoff: what the receiving model is given (pure) ------------------------
 
 RECEIVER_MODEL = "anthropic/claude-opus-5.5"
 MAX_TOKENS = 4_096
 
-HANDOFF_PROMPT = """\
-Resume this read-only task from verified application state.
-Do not claim access to prior reasoning.
-Do not call tools or place orders.
-Return only a JSON object with key rows, containing every SKU
-and integer shortage. No Markdown.
-Checkpoint: """
 
+def render_handoff(task: Task, checkpoint: Json) -> str:
+    """Return the handoff prompt: the task's instructions and the whole checkpoint as canonical JSON.
 
-def render_handoff(checkpoint: Json) -> str:
-    """Return the handoff prompt: the instructions and the whole checkpoint as canonical JSON.
-
-    It ends with a newline. Raises what canonical_json raises. Pure.
+    It ends with a newline. Raises what canonical_json raises.
     """
-    return f"{HANDOFF_PROMPT}{canonical_json(checkpoint).decode()}\n"
+    return f"{render_instructions(task)}{canonical_json(checkpoint).decode()}\n"
+
+
+def render_instructions(task: Task) -> str:
+    """Return the handoff prompt up to where the checkpoint begins."""
+    return f"{task.instructions.rstrip()}\nCheckpoint: "
 
 
 def build_receiver_request(handoff: str, model: str = RECEIVER_MODEL, max_tokens: int = MAX_TOKENS) -> Json:
     """Return the body of a Messages request that begins a fresh session with the handoff prompt.
 
-    Nothing of the earlier session is in it: no assistant message, no signed block, no tool. Pure.
+    Nothing of the earlier session is in it: no assistant message, no signed block, no tool.
     """
     return {
         "model": model,
@@ -682,9 +939,7 @@ def build_receiver_request(handoff: str, model: str = RECEIVER_MODEL, max_tokens
     }
 
 
-# --- Reply: a whole message, a finished turn ---------------------------------
-
-REPLY_DEPTH_LIMIT = 100  # a reply is nested into the next request, which must stay readable
+# --- Reply: a whole message, a finished turn, its answer (pure) ---------------
 
 _STOP_REASONS = {
     "max_tokens": "the answer was cut off by the token limit",
@@ -700,7 +955,7 @@ def find_message_faults(reply: Any) -> Findings:
     """Return what keeps a parsed reply from being a whole message of the Messages API.
 
     A whole message is an object with `type` message, `role` assistant and `content` a list of
-    objects that each have a string `type`. What stands in the blocks is judged elsewhere. Pure.
+    objects that each have a string `type`. What is in the blocks is judged elsewhere.
     """
     if not isinstance(reply, dict):
         return list_differences(reply, Words("a message"))
@@ -719,7 +974,7 @@ def _is_block(block: Any) -> bool:
 
 
 def describe_api_error(reply: Any) -> str:
-    """Return what a parsed error body of the Messages API says, or "" for any other reply. Pure."""
+    """Return what a parsed error body of the Messages API says, or "" for any other reply."""
     error = reply.get("error") if isinstance(reply, dict) and reply.get("type") == "error" else None
     if not isinstance(error, dict) or not isinstance(error.get("type"), str):
         return ""
@@ -731,12 +986,14 @@ def find_reply_faults(message: Json, stop_reason: str, tool: str | None = None) 
 
     The message must end with `stop_reason`. With `tool` it must hold exactly one tool_use, of that
     tool with empty input and an id; without, none. Text blocks must hold text; thinking and unknown
-    blocks are left alone, but none whose type ends in tool_use. Pure.
+    blocks are left alone, but none whose type ends in tool_use.
     """
     observed = message.get("stop_reason", MISSING)
-    findings = list_differences(observed, stop_reason, "stop_reason")
-    if findings and str(observed) in _STOP_REASONS:
-        findings[0].message += f" ({_STOP_REASONS[observed]})"
+    said = f" ({_STOP_REASONS[observed]})" if str(observed) in _STOP_REASONS else ""
+    findings = [
+        Finding(finding.path, finding.message + said)
+        for finding in list_differences(observed, stop_reason, "stop_reason")
+    ]
     return findings + cut(_find_block_faults(message["content"], tool))
 
 
@@ -758,30 +1015,16 @@ def _find_block_faults(content: list[Any], tool: str | None) -> Iterator[Finding
         yield Finding("content", f"observed no tool call, expected {expected}")
 
 
-# --- Result: what is right, taken out of a reply, and judged -----------------
-
-
-def compute_shortage(row: Json) -> int:
-    """Return how many pieces a stock row lacks: max(target - available, 0), never negative. Pure."""
-    shortage: int = row["target"] - row["available"]
-    return shortage if shortage > 0 else 0
-
-
-def build_result(rows: Rows) -> Json:
-    """Return the one right result for stock rows: `{"rows": [{"sku", "shortage"}, ...]}`. Pure."""
-    return {"rows": [{"sku": row["sku"], "shortage": compute_shortage(row)} for row in rows]}
-
-
 def join_text(message: Json) -> str:
-    """Return the text blocks of a message that passed find_reply_faults, joined. Pure."""
+    """Return the text blocks of a message that passed find_reply_faults, joined."""
     return "".join(block["text"] for block in message["content"] if block["type"] == "text")
 
 
 def parse_answer(message: Json) -> Any:
     """Return the value of a finished message's answer: its text, read as strict JSON.
 
-    The message must have passed find_message_faults and find_reply_faults. Raises JsonError for
-    anything that is not one JSON value: prose, Markdown, an empty answer. Pure.
+    The message must have passed find_message_faults and find_reply_faults. Raises InputError for
+    anything that is not one JSON value: prose, Markdown, an empty answer.
     """
     return parse_json(join_text(message))
 
@@ -789,124 +1032,77 @@ def parse_answer(message: Json) -> Any:
 def find_answer(reply: Any) -> tuple[Findings, Any]:
     """Return what keeps a parsed reply from being a finished answer, and the answer's value if nothing does.
 
-    The faults of find_message_faults, else those of find_reply_faults for end_turn, else the JsonError of
+    The faults of find_message_faults, else those of find_reply_faults for end_turn, else the InputError of
     parse_answer, at the path "the answer, ...". A good answer may be null: only where nothing was found is
-    there one. Pure.
+    there one.
     """
     findings = find_message_faults(reply) or find_reply_faults(reply, "end_turn")
     try:
         return findings, None if findings else parse_answer(reply)
-    except JsonError as error:
+    except InputError as error:
         return [Finding(f"the answer, {error.path}", error.message)], None
 
 
-def render_acceptance(rows: Rows) -> str:
-    """Return the verdict on an accepted result for stock rows. Pure."""
-    return f"accepted: {render_count(rows, 'row')}, total shortage {sum(map(compute_shortage, rows))}"
-
-
-def validate_result(result: Any, rows: Rows) -> Findings:
+def validate_result(result: Any, task: Task, rows: Rows) -> Findings:
     """Return everything that is wrong with a parsed result for the source `rows`, in document order.
 
-    Every quantity is recomputed from the source. Empty means accepted: `{"rows": [...]}` with each
-    SKU exactly once, in any order, and its shortage as an integer; nothing missing, nothing more.
-    `rows` must have unique SKUs. Pure.
+    Empty means accepted. Every value is worked out again from the source. An exception in a task's
+    own method is a finding, because an answer that cannot be judged is not accepted.
     """
-    return cut(_find_result_faults(result, rows))
+    wrapped = "observed a whole message, expected its answer, which extract takes out"
+    begin = [] if find_message_faults(result) else [Finding("$", wrapped)]
+    try:
+        return cut([*begin, *islice(task.find_faults(result, rows), MOST_FINDINGS + 1)])
+    except Exception as error:
+        return [*begin, Finding("$", f"the task cannot judge this: {type(error).__name__}: {explain(error)}")]
 
 
-def _find_result_faults(result: Any, rows: Rows) -> Iterator[Finding]:
-    """Yield what is wrong with a result; its rows may come in any order."""
-    # 1. One object with the key rows, an array, and no other key.
-    if not find_message_faults(result):
-        yield Finding("$", "observed a whole message, expected its answer, which extract takes out")
-    if not isinstance(result, dict):
-        yield from explain_differences(result, Words("an object with the key rows"))
-        return
-    for key, value in {**result, "rows": result.get("rows", MISSING)}.items():
-        if key != "rows":
-            yield from explain_differences(value, MISSING, key)
-        elif not isinstance(value, list):
-            yield from explain_differences(value, Words("an array of rows"), key)
-        elif not _are_right(value, rows):
-            # 2. Each row is right, or differs from the right one that is nearest.
-            missing = {row["sku"]: compute_shortage(row) for row in rows}
-            for index, (row, right) in enumerate(zip(value, list_nearest_rows(value, missing))):
-                yield from explain_differences(row, right, key, index)
-            # 3. Every SKU of the source was there.
-            for sku, shortage in missing.items():
-                expected = describe({"sku": sku, "shortage": shortage})
-                yield Finding(key, f"observed no row for {describe(sku)}, expected {expected}")
-
-
-def _are_right(observed: list[Any], rows: Rows) -> bool:
-    """Return whether a result's rows are right, in the source's order: one quick look does for most."""
-    return len(observed) == len(rows) and all(
-        row == {"sku": source["sku"], "shortage": compute_shortage(source)} and type(row["shortage"]) is int
-        for row, source in zip(observed, rows)
-    )
-
-
-REPEATED = Words("it only once")
-_NO_ROW = Words("an object with sku and shortage")
-_NO_SKU = Words("a SKU of the source")
-_NO_SHORTAGE = Words("an integer")
-
-
-def list_nearest_rows(rows: list[Any], missing: dict[str, int]) -> Iterator[Any]:
-    """Yield for each row of a result the nearest right row, with Words where no single value is right.
-
-    `missing` holds the right shortages by SKU, and is changed: each SKU that comes is taken out of it.
-    """
-    expected = dict(missing)
-    for row in rows:
-        if not isinstance(row, dict):
-            yield _NO_ROW
-            continue
-        sku, shortage = row.get("sku"), row.get("shortage")
-        if isinstance(sku, str) and sku in expected:
-            is_first = missing.pop(sku, None) is not None
-            yield {"sku": sku if is_first else REPEATED, "shortage": expected[sku]}
-        else:
-            yield {"sku": _NO_SKU, "shortage": shortage if type(shortage) is int else _NO_SHORTAGE}
-
-
-# --- Session replay: was the conversation restored exactly? -------------------
+# --- Session replay: was the conversation restored exactly? (pure) ------------
 
 # The API's own documentation leaves these out of what it compares.
-_OUTSIDE_PREFIX = (
-    "(model|max_tokens|output_config|effort|tool_choice|thinking|metadata|stream|service_tier|cache_control"
-    r"|((system|tools)\[\d+\]|messages\[\d+\](\.content\[\d+\])+)\.cache_control)(\W|$)"
-)
+_UNCOMPARED_FIELDS = {
+    *("model", "max_tokens", "output_config", "effort", "tool_choice", "thinking", "metadata", "stream"),
+    *("service_tier", "cache_control"),
+}
+
+
+class _Turn(NamedTuple):
+    """The turn in hand: its assistant messages in the restored record, its message in the original."""
+
+    restored_start: int
+    restored_end: int
+    original_start: int
 
 
 def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]:
     """Return (changes, notes) between a restored session record and the original.
 
-    A record is the parsed body of the next Messages request: `system`, `tools`, `messages` (in the
+    A session record is the parsed body of the next Messages request: `system`, `tools`, `messages` (in the
     original a list) and any other field. `changes` maps a label to its findings, in the order of the
     record: prefix, assistant turn, tool results, later messages, other fields; empty means intact.
     `notes` are differences that the API leaves out of its comparison. Whether a signature is genuine,
-    or which model can read a block, is not checked. Pure.
+    or which model can read a block, is not checked.
     """
-    messages, expected = restored.get("messages", MISSING), original["messages"]
-    shape: Any = messages
-    if not isinstance(messages, list):
-        messages, shape = [], Words("a list of messages")
-    # 1. The turn in hand, in both: where it begins, its messages, and what stands behind them.
-    at, first, start = _match_turns(messages, expected)
-    turn, behind = messages[at:first], messages[first:]
-    expected_turn, expected_behind = expected[start : start + 1], expected[start + 1 :]
-    # 2. How its calls and the results behind it pair, and those of later turns that came along.
-    unmatched = find_unmatched_results(turn, behind, first)
-    later = [place for place, message in enumerate(behind, first) if _has_calls(message)]
-    for place, end in zip(later, [*later[1:], len(messages)]):
-        unmatched += find_unmatched_results(messages[place : place + 1], messages[place + 1 : end], place + 1)
-    size = 1 if any(map(_has_calls, expected_turn)) else 0  # one message of results
-    results, expected_results = behind[:size], expected_behind[:size]
-    if unmatched:  # those that pair are compared all the same
-        results, expected_results = _keep_paired(results, expected_results)
-    # 3. Every part of the record, against the same part of the original.
+    messages = restored.get("messages")
+    messages = messages if isinstance(messages, list) else []
+    turn = _match_turns(messages, original["messages"])
+    unmatched = _find_unmatched(messages, turn)
+    changes: Changes = {}
+    notes: Findings = []
+    for label, name, observed, expected in _list_parts(restored, messages, original, turn):
+        if label == "changed tool result" and unmatched:  # results are compared only where they pair
+            changes["unmatched tool result"] = unmatched
+            continue
+        findings = cut(_sift(find_differences(observed, expected, name), notes))
+        if findings:
+            changes.setdefault(label, []).extend(findings)
+    return changes, notes
+
+
+def _list_parts(
+    restored: Json, messages: Messages, original: Json, turn: _Turn
+) -> Iterator[tuple[str, str, Any, Any]]:
+    """Yield (label, field, observed, expected) for each part of a record; messages go by their index."""
 
     def field(label: str, name: str) -> tuple[str, str, Any, Any]:
         return f"{label}: {show(name)}", name, restored.get(name, MISSING), original.get(name, MISSING)
@@ -914,121 +1110,120 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]
     def part(label: str, begin: int, one: Messages, other: Messages) -> tuple[str, str, Any, Any]:
         return label, "messages", dict(enumerate(one, begin)), dict(enumerate(other, begin))
 
-    own = [name for name in {**restored, **original} if name not in ("system", "tools", "messages")]
-    changes: Changes = {}
-    notes: Findings = []
-    for label, name, one, other in (
-        field("changed prefix", "system"),
-        field("changed prefix", "tools"),
-        ("changed prefix: messages", "messages", restored.get("messages", MISSING), shape),
-        part("changed prefix: messages", 0, messages[:at], expected[:start]),
-        part("changed assistant turn", at, turn, expected_turn),
-        part("changed tool result", first, results, expected_results),
-        part("changed later messages", first + size, behind[size:], expected_behind[size:]),
-        *(field("changed field", name) for name in own),
-    ):
-        if label == "changed tool result" and unmatched:
-            changes["unmatched tool result"] = cut(unmatched)
-        findings = cut(_sift(explain_differences(one, other, name), notes))
-        if findings:
-            changes.setdefault(label, []).extend(findings)
-    return changes, notes
+    wanted = original["messages"]
+    start, end, original_start = turn
+    original_end = original_start + 1
+    results = 1 if any(map(_has_calls, wanted[original_start:original_end])) else 0  # messages of results
+    yield field("changed prefix", "system")
+    yield field("changed prefix", "tools")
+    if not isinstance(restored.get("messages"), list):
+        observed = restored.get("messages", MISSING)
+        yield "changed prefix: messages", "messages", observed, Words("a list of messages")
+    yield part("changed prefix: messages", 0, messages[:start], wanted[:original_start])
+    yield part("changed assistant turn", start, messages[start:end], wanted[original_start:original_end])
+    after, original_after = end + results, original_end + results
+    yield part("changed tool result", end, messages[end:after], wanted[original_end:original_after])
+    yield part("changed later messages", after, messages[after:], wanted[original_after:])
+    for name in {**restored, **original}:
+        if name not in ("system", "tools", "messages"):
+            yield field("changed field", name)
 
 
-def _sift(findings: Iterable[Finding], notes: Findings) -> Iterator[Finding]:
-    """Yield the findings on what the API compares; the others are added to the notes."""
-    for finding in findings:
-        if not re.match(_OUTSIDE_PREFIX, finding.path):
+def _sift(differences: Iterable[tuple[Path, Any, Any]], notes: Findings) -> Iterator[Finding]:
+    """Yield the differences that the API compares as findings; the others are added to the notes."""
+    for path, observed, expected in differences:
+        finding = Finding(render_path(path), describe_pair(observed, expected))
+        if _is_compared(path):
             yield finding
         elif len(notes) < MOST_FINDINGS:
             notes.append(finding)
 
 
-def _keep_paired(observed: Messages, expected: Messages) -> tuple[Messages, Messages]:
-    """Return two messages without the tool results that do not stand once in both of them.
+def _is_compared(path: Path) -> bool:
+    """Return whether the API compares what is at a path: not a mark for its cache, say.
 
-    The arguments hold one message each, or none. Contents become {place: block}: results are held
-    against each other by their calls, other blocks by their order; the numbers are those of the first.
+    A mark is on a tool, a system block or a content block; in a tool's input the same word is data.
     """
-    messages = [*observed, *expected]
-    if len(messages) < 2 or not all(map(_list_blocks, messages)):
-        return (observed, expected) if len(messages) == 2 else ([], [])
-    counts = [Counter(map(_render_call_id, _list_blocks(message))) for message in messages]
-    places: dict[str | int, int] = {}  # of a paired result by its call, of any other block by its number
-    taken: set[int] = set()
-    behind = count(max(len(_list_blocks(message)) for message in messages))
-    sides: Messages = []
-    for message in messages:
-        content, others = {}, count()
-        for place, block in enumerate(_list_blocks(message)):
-            is_result, call = block.get("type") == "tool_result", _render_call_id(block)
-            if not is_result or all(calls[call] == 1 for calls in counts):
-                name = call if is_result else next(others)
-                if name not in places:  # a block that the first message lacks may find its number taken
-                    places[name] = next(behind) if place in taken else place
-                    taken.add(places[name])
-                content[places[name]] = message["content"][place]
-        sides.append({**message, "content": content})
-    return sides[:1], sides[1:]
+    if path[0] in _UNCOMPARED_FIELDS:
+        return False
+    if "cache_control" not in path:
+        return True
+    begin = path[: path.index("cache_control")]
+    names, indexes = begin[::2], begin[1::2]
+    is_marked = names in (("system",), ("tools",)) or (
+        names[:1] == ("messages",) and set(names[1:]) == {"content"}
+    )
+    return not (is_marked and len(names) == len(indexes) and all(type(at) is int for at in indexes))
 
 
-def _render_call_id(block: Json) -> str:
-    return render_json(block.get("tool_use_id"))  # which may be unhashable
-
-
-def _match_turns(messages: Messages, expected: Messages) -> tuple[int, int, int]:
-    """Return where the turn in hand begins and where it ends, and which message it is in the original.
+def _match_turns(messages: Messages, original: Messages) -> _Turn:
+    """Return where the turn in hand is in both records.
 
     It is the last assistant message with a tool_use, else the last assistant message. Where that was
-    changed or is gone, it stands where the prefix ends, if the prefix is whole; it may have come back
+    changed or is gone, it begins where the prefix ends, if the prefix is whole; it may have come back
     as several messages, up to the last with a tool_use.
     """
-    at, start = _find_turn(messages), _find_turn(expected)
-    is_changed = _differ(messages[at : at + 1], expected[start : start + 1])
-    if is_changed and not _differ(messages[:start], expected[:start]):
-        at = start
-    turn = list(takewhile(_is_assistant, messages[at:]))
-    ends = [end for end, message in enumerate(turn, at + 1) if _has_calls(message)]
-    other = [block.get("type") for message in messages[at : at + 1] for block in _list_blocks(message)]
-    if not turn and "tool_result" not in other and len(messages) - at in (0, len(expected) - start):
-        turn = expected[start : start + 1]  # it is gone, or has another role
-    return at, (ends or [at + len(turn[:1])])[-1], start
+    start, original_start = _find_turn(messages), _find_turn(original)
+    expected = original[original_start : original_start + 1]
+    is_changed = _differ(messages[start : start + 1], expected)
+    if is_changed and not _differ(messages[:original_start], original[:original_start]):
+        start = original_start
+    turn = list(takewhile(_is_assistant, messages[start:]))
+    ends = [end for end, message in enumerate(turn, start + 1) if _has_calls(message)]
+    if not turn and len(messages) - start in (0, len(original) - original_start):
+        kinds = [
+            block.get("type") for message in messages[start : start + 1] for block in _list_blocks(message)
+        ]
+        if "tool_result" not in kinds:
+            turn = expected  # it is gone, or has another role
+    return _Turn(start, (ends or [start + len(turn[:1])])[-1], original_start)
 
 
-def _differ(messages: Messages, expected: Messages) -> bool:
-    return any(_sift(explain_differences(messages, expected, "messages"), []))
+def _differ(messages: Messages, original: Messages) -> bool:
+    return any(_sift(find_differences(messages, original, "messages"), []))
+
+
+def _find_unmatched(messages: Messages, turn: _Turn) -> Findings:
+    """Return what does not pair in a restored record, from the turn in hand on."""
+    start, end, _ = turn
+    later = [at for at, message in enumerate(messages) if at >= end and _has_calls(message)]
+    findings = find_unmatched_results(messages[start:end], messages[end:], end)
+    for at, following in zip(later, [*later[1:], len(messages)]):
+        findings += find_unmatched_results(messages[at : at + 1], messages[at + 1 : following], at + 1)
+    return cut(findings)
 
 
 def find_unmatched_results(turn: Messages, behind: Messages, first: int) -> Findings:
     """Return what does not pair between a turn's tool calls and the results behind it.
 
     Each tool_use needs exactly one tool_result with its id, at the beginning of the very next
-    message, and no result may stand for anything else. `turn` are the assistant messages, `behind`
-    those that follow, `first` is the index of the first of these in the session. Pure.
+    message, and every result needs its call. `turn` are the assistant messages, `behind`
+    those that follow, `first` is the index of the first of these in the session.
     """
-    waiting: dict[str, list[str]] = {}  # each call's id -> the places of its calls without a result
-    findings = []
+    waiting: dict[str, list[str]] = {}  # each call's id -> the paths of its calls without a result
     for number, message in enumerate(turn, first - len(turn)):
-        for place, block in enumerate(_list_blocks(message)):
-            if block.get("type") == "tool_use" and _is_assistant(message):
+        for place, block in enumerate(_list_blocks(message) if _is_assistant(message) else []):
+            if block.get("type") == "tool_use":
                 path = render_path(["messages", number, "content", place, "id"])
                 waiting.setdefault(render_json(block.get("id")), []).append(path)
-    for number, message in enumerate(behind, first):
-        if _has_calls(message):
-            break  # what follows belongs to this later turn
-        in_front = number == first
+    findings = []
+    for number, message in enumerate(takewhile(lambda one: not _has_calls(one), behind), first):
+        is_in_front = number == first
         for place, block in enumerate(_list_blocks(message)):
             if block.get("type") != "tool_result":
-                in_front = False
+                is_in_front = False
                 continue
-            call = _render_call_id(block)
-            expected = "one" if call in waiting else "one for a call of the turn"
-            if waiting.get(call) and isinstance(block.get("tool_use_id"), str):
+            call = render_json(block.get("tool_use_id"))  # an id may be unhashable
+            is_matched = bool(waiting.get(call)) and isinstance(block.get("tool_use_id"), str)
+            if is_matched and is_in_front:
                 waiting[call].pop()
-                expected = "" if in_front else "it at the beginning of the next message"
-            if expected:
-                path = render_path(["messages", number, "content", place, "tool_use_id"])
-                findings.append(Finding(path, f"observed a result for {shorten(call)}, expected {expected}"))
+                continue
+            expected = "one" if call in waiting else "one for a call of the turn"
+            if is_matched:
+                waiting[call].pop()
+                expected = "it at the beginning of the next message"
+            path = render_path(["messages", number, "content", place, "tool_use_id"])
+            findings.append(Finding(path, f"observed a result for {shorten(call)}, expected {expected}"))
     unanswered = [
         Finding(path, f"observed no result for {shorten(call)}, expected one")
         for call, paths in waiting.items()
@@ -1054,10 +1249,47 @@ def _has_calls(message: Any) -> bool:
 
 def _list_blocks(message: Any) -> list[Json]:
     content = message.get("content") if isinstance(message, dict) else None
-    return (
-        [block if isinstance(block, dict) else {} for block in content] if isinstance(content, list) else []
-    )
+    content = content if isinstance(content, list) else []
+    return [block if isinstance(block, dict) else {} for block in content]
 
+
+# --- Self-test: this program on known inputs (pure) ---------------------------
+
+# What the text holds: (the text, where it is refused; "" where it is accepted).
+_JSON_TEXTS = {
+    "accepts a byte-order mark": (b"\xef\xbb\xbf[1]", ""),
+    "accepts an escaped lone surrogate": (rb'"\ud83d"', ""),
+    "refuses a repeated key": (b'{"a":[{"b":1,"\\u0062":2}]}', "a[0]"),
+    "refuses NaN": (b"[1,NaN]", "[1]"),
+    "refuses a number that overflows": (b'{"a":1e400}', "a"),
+    "refuses an integer of 4,301 digits": (b"[%s]" % (b"9" * 4_301), "[0]"),
+    "refuses text behind the value": (b"{} {}", "line 1 column 4"),
+    "refuses a comment": (b"{} // no", "line 1 column 4"),
+    "refuses UTF-16": ("{}".encode("utf-16"), "line 1 column 1"),
+    "refuses a truncated text": (b'{"rows":[', "line 1 column 10"),
+    "refuses 201 levels": (b"[" * 201 + b"]" * 201, "line 1 column 201"),
+}
+
+# What is changed in a good text: its group, the check, a piece, what replaces it, where that is refused.
+_CHANGES = """
+checkpoint | a changed source digest | "source_sha256":" | "source_sha256":"0 | source_sha256
+checkpoint | a changed result digest | "result_sha256":" | "result_sha256":"0 | completed[0].result_sha256
+checkpoint | a changed result | "result":[ | "result":[0, | completed[0].result[0]
+checkpoint | a read that is not verified | "verified" | "claimed" | completed[0].status
+checkpoint | a side effect | "side_effects":[] | "side_effects":["order-1"] | side_effects[0]
+checkpoint | schema version 2 | "schema_version":1 | "schema_version":2 | schema_version
+checkpoint | schema version true | "schema_version":1 | "schema_version":true | schema_version
+checkpoint | an unexpected field | "pending" | "notes":"trust me","pending" | notes
+checkpoint | a missing field | "side_effects":[], | | side_effects
+reply | a cut answer | end_turn | max_tokens | stop_reason
+reply | a refusal | end_turn | refusal | stop_reason
+reply | a tool call | {"type":"thinking"} | {"type":"tool_use"} | content[0]
+reply | a user's message | assistant | user | role
+reply | an empty answer | "type":"text" | "type":"other" | the answer, line 1 column 1
+reply | Markdown around the answer | "text":" | "text":"```json  | the answer, line 1 column 1
+reply | prose in front of the answer | "text":" | "text":"Done:  | the answer, line 1 column 1
+reply | an answer with a row that is not an object | :[{\\" | :[0,{\\" | ROWS[0]
+"""
 
 # A session for trying one's own storage: an invoice is read, and no text is visible in the turn.
 _BLOCKS = (
@@ -1090,7 +1322,7 @@ _SESSION_CHANGES = {
 
 
 def run_session_cases() -> Iterator[tuple[str, str, bool]]:
-    """Yield (change, labels, as expected) for the built-in cases; five of six are broken on purpose. Pure."""
+    """Yield (change, labels, as expected) for the built-in cases; five of six are broken on purpose."""
     original = parse_json(SESSION_TEXT)
     for change, (old, new, expected) in _SESSION_CHANGES.items():
         changes, _ = compare_sessions(parse_json(SESSION_TEXT.replace(old, new, 1)), original)
@@ -1098,62 +1330,8 @@ def run_session_cases() -> Iterator[tuple[str, str, bool]]:
         yield change, labels, labels == expected
 
 
-# --- Self-test ---------------------------------------------------------------
-
-# What the text holds: (the text, where it is refused; "" where it is accepted).
-_JSON_TEXTS = {
-    "accepts a byte-order mark": (b"\xef\xbb\xbf[1]", ""),
-    "accepts an escaped lone surrogate": (rb'"\ud83d"', ""),
-    "refuses a repeated key": (b'{"a":[{"b":1,"\\u0062":2}]}', "a[0]"),
-    "refuses NaN": (b"[1,NaN]", "[1]"),
-    "refuses a number that overflows": (b'{"a":1e400}', "a"),
-    "refuses an integer of 4,301 digits": (b"[%s]" % (b"9" * 4_301), "[0]"),
-    "refuses text behind the value": (b"{} {}", "line 1 column 4"),
-    "refuses a comment": (b"{} // no", "line 1 column 4"),
-    "refuses UTF-16": ("{}".encode("utf-16"), "line 1 column 1"),
-    "refuses a truncated text": (b'{"rows":[', "line 1 column 10"),
-    "refuses 201 levels": (b"[" * 201 + b"]" * 201, "line 1 column 201"),
-}
-
-# What is changed in a good text: its group, the check, a piece, what replaces it, where that is refused.
-_CHANGES = r"""
-checkpoint | the right one | | |
-checkpoint | a changed source digest | "source_sha256":" | "source_sha256":"0 | source_sha256
-checkpoint | a changed result digest | "result_sha256":" | "result_sha256":"0 | completed[0].result_sha256
-checkpoint | a changed result | "available":7 | "available":9 | completed[0].result[0].available
-checkpoint | a read that is not verified | "verified" | "claimed" | completed[0].status
-checkpoint | a side effect | "side_effects":[] | "side_effects":["order-1"] | side_effects[0]
-checkpoint | schema version 2 | "schema_version":1 | "schema_version":2 | schema_version
-checkpoint | schema version true | "schema_version":1 | "schema_version":true | schema_version
-checkpoint | an unexpected field | "pending" | "notes":"trust me","pending" | notes
-checkpoint | a missing field | "side_effects":[], | | side_effects
-result | the right one | | |
-result | a wrong quantity | :3 | :2 | rows[0].shortage
-result | the string "0" | :0 | :"0" | rows[1].shortage
-result | false for 0 | :0 | :false | rows[1].shortage
-result | 3.0 for 3 | :3 | :3.0 | rows[0].shortage
-result | null for 0 | :0 | :null | rows[1].shortage
-result | a missing SKU | ,{"shortage":4,"sku":"DEMO-003"} | | rows
-result | an unknown SKU | 001 | 004 | rows[0].sku
-result | a repeated SKU | 0,"sku":"DEMO-002" | 3,"sku":"DEMO-001" | rows[1].sku
-result | a missing field | "shortage":4, | | rows[2].shortage
-result | an unexpected field | :4 | :4,"order":true | rows[2].order
-result | a key beside rows | ]} | ],"summary":"done"} | summary
-result | rows as an object | [ | {"DEMO-001":3},"was":[ | rows
-result | Markdown around it | {"rows" | ```json {"rows" | line 1 column 1
-result | prose in front of it | {"rows" | Done: {"rows" | line 1 column 1
-result | prose behind it | ]} | ]} Done. | line 1 column 108
-reply | the right one | | |
-reply | a cut answer | end_turn | max_tokens | stop_reason
-reply | a refusal | end_turn | refusal | stop_reason
-reply | a tool call | {"type":"thinking"} | {"type":"tool_use"} | content[0]
-reply | a reply of the user's | assistant | user | role
-reply | an empty answer | "type":"text" | "type":"other" | the answer, line 1 column 1
-"""
-
-
-def run_self_test() -> Iterator[tuple[str, str, bool]]:
-    """Yield (group, check, passed) for each check of this program on known inputs. Pure."""
+def run_self_test(task: Task, rows: Rows) -> Iterator[tuple[str, str, bool]]:
+    """Yield (group, check, passed) for each check of this program, and of a task with its source."""
     for check, (data, place) in _JSON_TEXTS.items():
         yield "strict JSON", check, _find_place_of_refusal(lambda _: [], data) == place
 
@@ -1164,44 +1342,53 @@ def run_self_test() -> Iterator[tuple[str, str, bool]]:
     yield group, "gives FIPS 180-4's digest of abc", digest_bytes(b"abc") == known
     yield group, "tells 1, 1.0 and true apart", len(list_differences([1, 1, 1.0], [1.0, True, True])) == 3
 
-    checkpoint, result = build_checkpoint(STOCK), build_result(STOCK)
-    handoff = render_handoff(checkpoint)
-    carried = parse_json(handoff[len(HANDOFF_PROMPT) :].encode())
+    checkpoint = build_checkpoint(task, rows)
+    handoff = render_handoff(task, checkpoint)
+    carried = parse_json(handoff[len(render_instructions(task)) :].encode())
     yield "handoff", "carries the whole checkpoint", not list_differences(carried, checkpoint)
     messages = build_receiver_request(handoff)["messages"]
     yield "handoff", "is the request's only message", messages == [{"role": "user", "content": handoff}]
 
     for change, _, passed in run_session_cases():
-        yield "session replay", f"tells of {change}", passed
+        yield "session replay", f"finds {change}", passed
+    yield from _try_changes(task, rows, checkpoint)
 
-    content = [{"type": "thinking"}, {"type": "text", "text": render_json(result)}]
+
+def _try_changes(task: Task, rows: Rows, checkpoint: Json) -> Iterator[tuple[str, str, bool]]:
+    """Yield a check for each good text, and for each change of one."""
+    right = task.build_answer(rows)
+    content = [{"type": "thinking"}, {"type": "text", "text": canonical_json(right).decode()}]
     reply = {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
-    good = {"checkpoint": checkpoint, "result": result, "reply": reply}
+    good = {"checkpoint": checkpoint, "result": right, "reply": reply}
     texts = {group: canonical_json(value).decode() for group, value in good.items()}
+
+    def judge_reply(value: Any) -> Findings:
+        findings, answer = find_answer(value)
+        return findings or validate_result(answer, task, rows)
+
     judges = {
-        "checkpoint": lambda value: verify_checkpoint(value, STOCK),
-        "result": lambda value: validate_result(value, STOCK),
-        "reply": _judge_reply,
+        "checkpoint": lambda value: verify_checkpoint(value, task, rows),
+        "result": lambda value: validate_result(value, task, rows),
+        "reply": judge_reply,
     }
-    for line in _CHANGES.strip().split("\n"):
-        group, check, old, new, place = (cell.strip() for cell in line.split(" |"))
-        changed = texts[group].replace(old, new, 1)
-        is_changed = (changed != texts[group]) == (old != "")
-        passed = is_changed and _find_place_of_refusal(judges[group], changed.encode()) == place
-        yield group, f"{'refuses' if place else 'accepts'} {check}", passed
+    for group, text in texts.items():
+        yield group, "accepts the right one", _find_place_of_refusal(judges[group], text.encode()) == ""
+        own = task.changes if rows == task.source else ""
+        for line in filter(None, f"{_CHANGES}{own}".split("\n")):
+            named, check, old, new, place = (cell.strip() for cell in line.split(" |"))
+            if named == group:
+                changed = text.replace(old, new, 1)
+                refused = _find_place_of_refusal(judges[group], changed.encode())
+                expected = place.replace("ROWS", task.rows_field)
+                yield group, f"refuses {check}", changed != text and refused == expected
 
 
 def _find_place_of_refusal(judge: Callable[[Any], Findings], data: bytes) -> str:
     try:
         findings = judge(parse_json(data))
-    except JsonError as error:
+    except InputError as error:
         return error.path
     return findings[0].path if findings else ""
-
-
-def _judge_reply(reply: Any) -> Findings:
-    findings, answer = find_answer(reply)
-    return findings or validate_result(answer, STOCK)
 
 
 # --- Files -------------------------------------------------------------------
@@ -1236,14 +1423,40 @@ def _read_all(file: Any) -> bytes:
     return data
 
 
-def read_stock(path: str) -> Rows:
-    """Return the rows of a stock file. Raises UnreadableError."""
+def load_task(path: str) -> tuple[Task, str]:
+    """Return the task that a Python file defines as TASK, and the digest of the file.
+
+    Its code runs, and it is the very code that is digested. Raises UnreadableError, or TaskError with
+    the line or the member that is at fault.
+    """
+    data = read_input(path)
+    module = types.ModuleType(TASK_MODULE)
+    module.__file__ = path
+    sys.modules[TASK_MODULE] = module
+    sys.modules.setdefault("checkpoint_demo", sys.modules[__name__])  # the file's Task is this one
     try:
-        return parse_stock(read_input(path))
-    except JsonError as error:
-        columns = ",".join(STOCK_COLUMNS)
-        next_step = f"save it in UTF-8, with commas, the columns {columns}, each SKU once, whole quantities"
-        raise UnreadableError(path, str(error), next_step) from error
+        exec(compile(data, path, "exec"), vars(module))
+        return check_task(getattr(module, "TASK", None)), digest_bytes(data)
+    except TaskError as error:
+        raise TaskError(f"{path}, {error.place}", error.fault) from error
+    except (Exception, SystemExit) as error:
+        raise TaskError(path, describe_exception(error)) from error
+
+
+def read_source(task: Task, path: str) -> Rows:
+    """Return a task's rows out of a file. Raises UnreadableError or TaskError."""
+    try:
+        rows = task.parse_source(read_input(path))
+        check_task(task, rows)
+        return rows
+    except InputError as error:
+        raise UnreadableError(
+            path, str(error), "save it in UTF-8, in the form that the task reads"
+        ) from error
+    except HandoffError:
+        raise
+    except Exception as error:
+        raise TaskError("parse_source", describe_exception(error)) from error
 
 
 def write_new_files(files: dict[str, bytes]) -> None:
@@ -1408,6 +1621,7 @@ class Terminal:
                 stream.flush()
         except (OSError, ValueError):  # full or broken; closed by somebody
             self.lost = True
+            _drop(stream)
 
     def progress(self, text: str) -> None:
         """Show a line that the next one replaces, on a terminal only."""
@@ -1416,8 +1630,6 @@ class Terminal:
 
     def hold(self) -> None:
         """Only note Ctrl-C from now on, where that is Python's own to handle, and in the main thread."""
-        import signal  # builds its enumerations, which most commands do without
-
         try:
             if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
                 signal.signal(signal.SIGINT, self._note_interrupt)
@@ -1426,13 +1638,19 @@ class Terminal:
 
     def release(self) -> None:
         """Let Ctrl-C do again what it did before `hold`."""
-        import signal
-
         if signal.getsignal(signal.SIGINT) == self._note_interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def _note_interrupt(self, *_: Any) -> None:
         self.interrupted = True
+
+
+def _drop(stream: Any) -> None:
+    """Let a stream that takes no more end in nothing, or the interpreter's last flush of it fails."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except (OSError, ValueError, AttributeError):  # closed; a program's own object
+        return
 
 
 def wants_colour(stream: Any) -> bool:
@@ -1458,11 +1676,8 @@ def open_missing_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def run_command(name: str, command: Callable[[Terminal], int], ends_process: bool = False) -> int:
-    """Return the exit code of a command, whatever way it ends; only a bug shows a traceback.
-
-    With `ends_process` nothing follows but the end of the process, and what is held stays so.
-    """
+def run_command(name: str, command: Callable[[Terminal], int]) -> int:
+    """Return the exit code of a command, whatever way it ends; only a bug shows a traceback."""
     terminal = Terminal(name)
     try:
         try:
@@ -1478,8 +1693,6 @@ def run_command(name: str, command: Callable[[Terminal], int], ends_process: boo
             terminal.write_err(f"{name}: {HandoffError('out of memory', why, 'give it less')}")
             code = EXIT_UNUSABLE
         except Exception:
-            import traceback
-
             what = "a bug in this program, please report it"
             terminal.write_err(f"{name}: {what}\n{traceback.format_exc().rstrip()}")
             code = EXIT_BUG
@@ -1496,132 +1709,151 @@ def run_command(name: str, command: Callable[[Terminal], int], ends_process: boo
         terminal.write_err(f"{name}: {interrupted}")
         return EXIT_INTERRUPTED
     finally:
-        if not ends_process:
-            terminal.release()
+        terminal.release()
 
 
 # --- Command line ------------------------------------------------------------
 
-# The options are read from these lines: see read_options.
-HELP = f"""\
-usage: checkpoint_demo.py COMMAND [ARGUMENT]...
 
-Keep a verified checkpoint of an agent's work, hand it over, judge the answer.
-
-  self-test
-      Check this program on known inputs; nothing is written.
-  prepare [--out DIR] [--stock FILE]
-      Write checkpoint.json and handoff.txt, here or into the folder DIR, which
-      is made if it is missing; what exists is never overwritten.
-  verify [CHECKPOINT] [--stock FILE] [--json]
-      Check a checkpoint (default: checkpoint.json) against the trusted source.
-  request [HANDOFF] [--receiver MODEL] [--max-tokens N]
-      Print the request that hands a prompt over (default: handoff.txt,
-      {RECEIVER_MODEL}, {MAX_TOKENS}).
-  extract RESPONSE [-o FILE]
-      Take the finished answer out of a saved Messages response, and write it
-      into a new file (default: to standard output).
-  validate RESULT [--stock FILE] [--json]
-      Judge a result against the trusted source.
-  replay [--emit-fixture | [--check-restored FILE [--original FILE]] [--json]]
-      Compare a restored session record with the original (default: the one that
-      --emit-fixture prints); alone: try six built-in cases.
-
-The trusted source is --stock FILE, CSV or JSON (default: the built-in stock).
---json prints one machine-readable object instead. An input - is standard input.
-"""
-# What a value must be, by the word that stands for it in a usage: (pattern, in words).
-VALUES = {
-    "MODEL": ("[!-~]{1,200}", "a model id, up to 200 characters of printable ASCII"),
-    "N": ("[1-9][0-9]{0,8}", "a whole number from 1 to 999999999"),
-    "": ("", "no value"),  # a switch
-}
+class HelpAsked(Exception):
+    """The command line asks for a text: its first argument."""
 
 
-def read_options(
-    program: str,
-    help_text: str,
-    command: str,
-    arguments: list[str],
-    values: dict[str, tuple[str, str]] = VALUES,
-) -> Json:
-    """Return {name: value} for what a command takes; it is None for what was not given. Raises UsageError.
+class Parser(argparse.ArgumentParser):
+    """A parser that abbreviates nothing, and whose errors are UsageErrors.
 
-    `help_text` is the program's help; in it a command's usage begins a line, behind two spaces. A usage is
-    such as `validate RESULT [--stock FILE] [--json]`: a place, which must be filled because it stands in
-    no bracket, an option with a value behind it or joined by `=`, and a switch, which becomes True.
-    (argparse would do it too, but to import and to fill it takes a sixth of a start.)
+    A word in the wrong place may be a secret: no more than its first 16 characters are shown.
     """
-    usage = command + help_text.partition(f"\n  {command}")[2].partition("\n      ")[0]
-    words = _parse_words(usage)
-    options: Json = dict.fromkeys(words)
-    places = [name for name in words if not name.startswith("-")]
-    waiting, is_literal = arguments[::-1], False
-    while waiting:
-        argument = waiting.pop()
-        name, joined, value = argument.partition("=")
-        if argument == "--" and not is_literal:
-            is_literal = True
-            continue
-        if is_literal or _is_value(argument):
-            name, value = places.pop(0) if places else "", argument
-        elif words.get(name) and not joined and waiting and _is_value(waiting[-1]):
-            value = waiting.pop()
-        if name not in words:
-            raise UsageError(_explain_stray(name, command, help_text), program)
-        pattern, expected = values.get(words[name], ("", "a value"))
-        fits = value if words[name] else not joined
-        if not fits or (pattern and not re.fullmatch(pattern, value)):
-            raise UsageError(f"{name}: expected {expected}", program)
-        options[name] = value or True
-    for name in places:
-        if f"[{name}" not in usage:
-            raise UsageError(f"{name} is missing", program)
-    return options
+
+    def __init__(self, **settings: Any) -> None:
+        def build_formatter(prog: str) -> argparse.HelpFormatter:
+            return argparse.RawDescriptionHelpFormatter(prog, max_help_position=24, width=80)
+
+        super().__init__(allow_abbrev=False, formatter_class=build_formatter, **settings)
+        self.color = False  # of 3.14, which colours its help
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UsageError instead of ending the process."""
+        raise UsageError(re.sub("'([^']{16})[^']+'", r"'\1...'", message), self.prog)
+
+    def print_help(self, file: Any = None) -> NoReturn:
+        """Raise HelpAsked instead of writing to a stream that may be closed."""
+        raise HelpAsked(self.format_help().rstrip())
+
+    def parse(self, arguments: list[str], known: Iterable[str]) -> argparse.Namespace:
+        """Return what a command line says. Raises HelpAsked, or UsageError with the nearest known name."""
+        options, strays = self.parse_known_args(arguments)
+        if options.version:
+            raise HelpAsked(f"{self.prog} {VERSION}")
+        for word in strays:
+            raise UsageError(explain_stray(word, known), self.prog)
+        return options
 
 
-def _explain_stray(word: str, command: str, help_text: str) -> str:
-    """Return what is wrong with a word that has no place here; it may be a secret, and little is shown."""
-    known = [name for name in _parse_words(help_text) if name.startswith("-")]
-    if not word or word in known:
-        return f"{word or 'one word more'} does not go with {command}"
+def explain_stray(word: str, known: Iterable[str]) -> str:
+    """Return what is wrong with a word that has no place here."""
+    name = word.partition("=")[0]
+    if name in known:
+        return f"{name} has no place here"
     import difflib
 
-    near = difflib.get_close_matches(word, known, 1, 0.7)
-    return f"there is no {shorten(word, 16)}{'; the nearest is ' if near else ''}{''.join(near)}"
+    near = difflib.get_close_matches(name, known, 1, 0.7)
+    return f"there is no {shorten(name, 16)}{'; the nearest is ' if near else ''}{''.join(near)}"
 
 
-def _parse_words(usage: str) -> dict[str, str]:
-    """Return {name: the word that stands for its value}; a switch has "", a place stands for itself."""
-    words: dict[str, str] = {}
-    option = ""
-    for part in usage.replace("[", " ").replace("]", " ").split():
-        if part.isupper():
-            words[option or part] = part
-        option = part if part.startswith("-") else ""
-        if option:
-            words[option] = ""
-    return words
+def expect(pattern: str, expected: str) -> Callable[[str], str]:
+    """Return a function that returns a text that matches a pattern, and refuses any other."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise argparse.ArgumentTypeError(f"expected {expected}")
+        return text
+
+    return check
 
 
-def asks_for_help(arguments: list[str]) -> bool:
-    """Return whether --help or -h is among arguments, in front of a double dash. Pure."""
-    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return "-h" in options or "--help" in options
+_ANY = expect("(?s).+", "a value")
+MODEL = expect("[!-~]{1,200}", "a model id, up to 200 characters of printable ASCII")
+COUNT = expect("[1-9][0-9]{0,8}", "a whole number from 1 to 999999999")
+
+# Every argument of every command: what argparse makes of it.
+_ARGUMENTS: dict[str, dict[str, Any]] = {
+    "CHECKPOINT": {
+        "metavar": "CHECKPOINT",
+        "nargs": "?",
+        "default": "checkpoint.json",
+        "help": "default: checkpoint.json",
+    },
+    "HANDOFF": {"metavar": "HANDOFF", "nargs": "?", "default": "handoff.txt", "help": "default: handoff.txt"},
+    "RESPONSE": {"metavar": "RESPONSE", "help": "a saved reply"},
+    "RESULT": {"metavar": "RESULT", "help": "a result, as extract writes it"},
+    "--check-restored": {"metavar": "FILE", "help": "compare a session record that came out of storage"},
+    "--emit-fixture": {"action": "store_true", "help": "print the built-in session record"},
+    "--json": {"action": "store_true", "help": "print one machine-readable object instead"},
+    "--max-tokens": {
+        "metavar": "N",
+        "type": COUNT,
+        "default": str(MAX_TOKENS),
+        "help": f"default: {MAX_TOKENS}",
+    },
+    "--original": {"metavar": "FILE", "help": "compare it with this one (default: the built-in one)"},
+    "--out": {"metavar": "DIR", "help": "write into this folder, made if it is missing (default: here)"},
+    "--receiver": {
+        "metavar": "MODEL",
+        "type": MODEL,
+        "default": RECEIVER_MODEL,
+        "help": f"default: {RECEIVER_MODEL}",
+    },
+    "--source": {"metavar": "FILE", "help": "the trusted source (default: the task's own)"},
+    "--task": {"metavar": "FILE", "help": "a Python file that defines TASK (default: the demo's task)"},
+    "-o": {"metavar": "FILE", "default": "-", "help": "write a new file (default: to standard output)"},
+}
+
+_EXIT_CODES = """\
+exit codes:
+  0  done or accepted               3    refused, nothing changed
+  1  judged and rejected            70   a bug in this program
+  2  usage, or a file that cannot   130  interrupted
+     be read or written
+
+An input - is standard input."""
 
 
-def _is_value(argument: str) -> bool:
-    return argument == "-" or not argument.startswith("-")
+def build_parser() -> Parser:
+    """Return the parser of all commands, each with its own help."""
+    parser = Parser(
+        prog="checkpoint_demo.py",
+        description="Keep a verified checkpoint of an agent's work, hand it over, judge the answer.",
+        epilog=f"COMMAND --help shows a command's arguments.\n\n{_EXIT_CODES}",
+    )
+    parser.add_argument("--version", action="store_true", help="show the version and end")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    for name, (run, arguments, example) in _COMMANDS.items():
+        summary = str(run.__doc__)
+        epilog = f"example:\n  python3 checkpoint_demo.py {name} {example}\n\n{_EXIT_CODES}"
+        command = commands.add_parser(name, help=summary, description=summary, epilog=epilog)
+        for argument in arguments.split():
+            settings = _ARGUMENTS[argument]
+            settings = settings if "action" in settings else {"type": _ANY, **settings}
+            command.add_argument(argument.lower(), **settings)
+    return parser
 
 
 def list_findings(findings: Findings) -> list[Json]:
-    """Return findings as --json shows them: {"path", "message"} each. Pure."""
+    """Return findings as --json shows them: {"path", "message"} each."""
     return list(map(vars, findings))
 
 
-def _cmd_self_test(terminal: Terminal, options: Json) -> int:
+def _load_work(options: argparse.Namespace) -> tuple[Task, Rows]:
+    """Return the task that is asked for, and the rows of its trusted source."""
+    task = load_task(options.task)[0] if options.task else DEMO
+    return task, read_source(task, options.source) if options.source else task.source
+
+
+def _cmd_self_test(terminal: Terminal, options: argparse.Namespace) -> int:
+    """Check this program, and a task, on known inputs."""
     shown, outcomes = "", []
-    for group, check, passed in run_self_test():
+    for group, check, passed in run_self_test(*_load_work(options)):
         if group != shown:
             shown = group
             terminal.write_out(group)
@@ -1633,11 +1865,13 @@ def _cmd_self_test(terminal: Terminal, options: Json) -> int:
     return EXIT_REJECTED if failed else EXIT_DONE
 
 
-def _cmd_prepare(terminal: Terminal, options: Json) -> int:
-    checkpoint, folder = build_checkpoint(options["--stock"]), options["--out"] or ""
+def _cmd_prepare(terminal: Terminal, options: argparse.Namespace) -> int:
+    """Write checkpoint.json and handoff.txt; nothing is overwritten."""
+    task, rows = _load_work(options)
+    checkpoint, folder = build_checkpoint(task, rows), options.out or ""
     files = {
         os.path.join(folder, "checkpoint.json"): f"{render_json(checkpoint, 2)}\n".encode(),
-        os.path.join(folder, "handoff.txt"): render_handoff(checkpoint).encode(),
+        os.path.join(folder, "handoff.txt"): render_handoff(task, checkpoint).encode(),
     }
     terminal.hold()  # all of it is there or is taken back, whatever is pressed
     is_made = bool(folder) and _make_missing_folder(folder)
@@ -1669,38 +1903,42 @@ def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> int:
     return EXIT_DONE
 
 
-def _cmd_verify(terminal: Terminal, options: Json) -> int:
-    rows, digest = options["--stock"], digest_json(options["--stock"])
+def _cmd_verify(terminal: Terminal, options: argparse.Namespace) -> int:
+    """Check a checkpoint against the trusted source."""
+    task, rows = _load_work(options)
+    digest = digest_json(rows)
     verified = f"verified: {render_count(rows, 'row')}, source {digest[:12]}"
-    expected = {"rows": len(rows), "source_sha256": digest}
     return _judge(
-        terminal, options, options["CHECKPOINT"] or "checkpoint.json", verify_checkpoint, verified, expected
+        terminal, options, options.checkpoint, lambda value: verify_checkpoint(value, task, rows), verified
     )
 
 
-def _cmd_validate(terminal: Terminal, options: Json) -> int:
-    rows = options["--stock"]
-    expected = {"rows": len(rows), "total_shortage": sum(map(compute_shortage, rows))}
-    return _judge(terminal, options, options["RESULT"], validate_result, render_acceptance(rows), expected)
+def _cmd_validate(terminal: Terminal, options: argparse.Namespace) -> int:
+    """Judge a result against the trusted source."""
+    task, rows = _load_work(options)
+    accepted = task.render_acceptance(rows)
+    return _judge(
+        terminal, options, options.result, lambda value: validate_result(value, task, rows), accepted
+    )
 
 
 def _judge(
     terminal: Terminal,
-    options: Json,
+    options: argparse.Namespace,
     path: str,
-    judge: Callable[[Any, Rows], Findings],
+    judge: Callable[[Any], Findings],
     passed: str,
-    expected: Json,
 ) -> int:
     """Say what a judge finds in a file, then the verdict, `passed` if nothing; return the exit code."""
     try:
-        findings = judge(parse_json(read_input(path)), options["--stock"])
-    except JsonError as error:  # a text that is no strict JSON is judged too
+        findings = judge(parse_json(read_input(path)))
+    except InputError as error:  # a text that is not strict JSON is judged too
         findings = [error]
     verdict = f"rejected: {render_count(findings, 'finding')}" if findings else passed
-    if options["--json"]:
-        report = {"verdict": verdict.partition(":")[0], "expected": expected}
-        terminal.write_out(render_json({**report, "findings": list_findings(findings)}, 2))
+    if options.json:
+        word, _, rest = verdict.partition(": ")
+        report = {"verdict": word, "why": rest, "findings": list_findings(findings)}
+        terminal.write_out(render_json(report, 2))
     else:
         for finding in findings:
             terminal.write_err(str(finding))
@@ -1708,41 +1946,43 @@ def _judge(
     return EXIT_REJECTED if findings else EXIT_DONE
 
 
-def _cmd_request(terminal: Terminal, options: Json) -> int:
-    path = options["HANDOFF"] or "handoff.txt"
+def _cmd_request(terminal: Terminal, options: argparse.Namespace) -> int:
+    """Print the request that hands a prompt over."""
     try:
-        handoff = decode_text(read_input(path))
+        handoff = decode_text(read_input(options.handoff))
         fault = "" if handoff.strip() else "it holds no text, which the API would refuse"
-    except JsonError as error:
+    except InputError as error:
         fault = str(error)
     if fault:
-        raise UnreadableError(path, fault, "write it with prepare")
-    model, max_tokens = options["--receiver"] or RECEIVER_MODEL, int(options["--max-tokens"] or MAX_TOKENS)
-    terminal.write_out(render_json(build_receiver_request(handoff, model, max_tokens)))
+        raise UnreadableError(options.handoff, fault, "write it with prepare")
+    request = build_receiver_request(handoff, options.receiver, int(options.max_tokens))
+    terminal.write_out(render_json(request))
     return EXIT_DONE
 
 
-def _cmd_extract(terminal: Terminal, options: Json) -> int:
+def _cmd_extract(terminal: Terminal, options: argparse.Namespace) -> int:
+    """Take the finished answer out of a saved reply."""
     try:
-        findings, answer = find_answer(parse_json(read_input(options["RESPONSE"]), REPLY_DEPTH_LIMIT))
-    except JsonError as error:
+        findings, answer = find_answer(parse_json(read_input(options.response), REPLY_DEPTH_LIMIT))
+    except InputError as error:
         findings, answer = [error], None
     if findings:
         for finding in findings:
             terminal.write_err(str(finding))
-        where = f"no finished answer in {show(options['RESPONSE'])}"
+        where = f"no finished answer in {show(options.response)}"
         terminal.write_err(f"rejected: {render_count(findings, 'finding')}, {where}", "red")
-    elif options["-o"] in (None, "-"):
+    elif options.o == "-":
         terminal.write_out(render_json(answer, 2))
     else:
         terminal.hold()  # the file is there whole or not at all, whatever is pressed
-        _write_and_say(terminal, {options["-o"]: f"{render_json(answer, 2)}\n".encode()})
+        _write_and_say(terminal, {options.o: f"{render_json(answer, 2)}\n".encode()})
     return EXIT_REJECTED if findings else EXIT_DONE
 
 
-def _cmd_replay(terminal: Terminal, options: Json) -> int:
-    restored, emits = options["--check-restored"], options["--emit-fixture"]
-    if (emits and (restored or options["--json"])) or (options["--original"] and not restored):
+def _cmd_replay(terminal: Terminal, options: argparse.Namespace) -> int:
+    """Compare a restored session record with the original; alone, try six built-in cases."""
+    restored, emits = options.check_restored, options.emit_fixture
+    if (emits and (restored or options.json)) or (options.original and not restored):
         what = "--original goes with --check-restored, --emit-fixture goes alone"
         raise UsageError(what, terminal.name)
     fixture = parse_json(SESSION_TEXT)
@@ -1750,13 +1990,13 @@ def _cmd_replay(terminal: Terminal, options: Json) -> int:
         terminal.write_out(render_json(fixture, 2))
         return EXIT_DONE
     if restored:
-        original = _read_record(options["--original"], list) if options["--original"] else fixture
+        original = _read_record(options.original, list) if options.original else fixture
         changes, notes = compare_sessions(_read_record(restored), original)
-        return _say_changes(terminal, options["--json"], changes, notes)
+        return _say_changes(terminal, options.json, changes, notes)
     cases = list(run_session_cases())
     as_expected = sum(passed for _, _, passed in cases)
     verdict = f"{as_expected}/{len(cases)} expected outcomes"
-    if options["--json"]:
+    if options.json:
         listed = [
             {"change": change, "labels": labels, "expected": passed} for change, labels, passed in cases
         ]
@@ -1770,12 +2010,12 @@ def _cmd_replay(terminal: Terminal, options: Json) -> int:
 
 def _read_record(path: str, kind: type = object) -> Json:
     """Return the session record that a file holds, with messages of a kind. Raises UnreadableError."""
-    fault = "it is no session record, which has a list of messages"
+    fault = "it is not a session record, which has a list of messages"
     try:
         record = parse_json(read_input(path))
         if isinstance(record, dict) and isinstance(record.get("messages"), kind):
             return record
-    except JsonError as error:
+    except InputError as error:
         fault = str(error)
     raise UnreadableError(path, fault, "name a file that holds the body of a Messages request")
 
@@ -1800,10 +2040,12 @@ def _say_changes(terminal: Terminal, as_json: bool, changes: Changes, notes: Fin
     """Say the labels, every difference, and what to do with the next request; return the exit code."""
     labels = list(changes) or ["intact"]
     advice = "it may be sent as it is; that a model can read its thinking is not shown by this"
-    for note in notes:
-        if note.path == "model":
-            note.message += f"; {_READERS}"
-            advice = "it came back exactly, but another model is asked, which may not read its thinking"
+    if any(note.path == "model" for note in notes):
+        advice = "it came back exactly, but another model is asked, which may not read its thinking"
+        notes = [
+            Finding(note.path, f"{note.message}; {_READERS}") if note.path == "model" else note
+            for note in notes
+        ]
     if changes:
         meaning = next(_MEANINGS[begin] for begin in _MEANINGS if labels[0].startswith(begin))
         advice = f"{meaning}: rebuild it from what was stored, or go on in a fresh session from a checkpoint"
@@ -1826,43 +2068,46 @@ def _say_changes(terminal: Terminal, as_json: bool, changes: Changes, notes: Fin
     return EXIT_REJECTED if changes else EXIT_DONE
 
 
-COMMANDS = {
-    "self-test": _cmd_self_test,
-    "prepare": _cmd_prepare,
-    "verify": _cmd_verify,
-    "request": _cmd_request,
-    "extract": _cmd_extract,
-    "validate": _cmd_validate,
-    "replay": _cmd_replay,
+# Every command: what does it, its arguments by their names in _ARGUMENTS, an example of them.
+_COMMANDS: dict[str, tuple[Callable[[Terminal, argparse.Namespace], int], str, str]] = {
+    "self-test": (_cmd_self_test, "--task --source", ""),
+    "prepare": (_cmd_prepare, "--out --task --source", "--out mine"),
+    "verify": (_cmd_verify, "CHECKPOINT --task --source --json", "mine/checkpoint.json"),
+    "request": (_cmd_request, "HANDOFF --receiver --max-tokens", "mine/handoff.txt > handoff-request.json"),
+    "extract": (_cmd_extract, "RESPONSE -o", "handoff-response.json -o result.json"),
+    "validate": (_cmd_validate, "RESULT --task --source --json", "result.json"),
+    "replay": (
+        _cmd_replay,
+        "--emit-fixture --check-restored --original --json",
+        "--check-restored restored.json --original session.json",
+    ),
 }
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
-    if asks_for_help(arguments):
-        terminal.write_out(HELP.rstrip())
+    word = arguments[0] if arguments else "nothing"
+    if not word.startswith("-") and word not in _COMMANDS:
+        fault = explain_stray(word, _COMMANDS) if arguments else "nothing is asked for"
+        raise UsageError(f"expected a COMMAND ({', '.join(_COMMANDS)}); {fault}", terminal.name)
+    try:
+        options = build_parser().parse(arguments, [*_ARGUMENTS, "--help", "--version"])
+    except HelpAsked as asked:
+        terminal.write_out(str(asked))
         return EXIT_DONE
-    name = arguments[0] if arguments else ""
-    if name not in COMMANDS:
-        expected = f"expected a COMMAND ({', '.join(COMMANDS)})"
-        raise UsageError(f"{expected}, observed {shorten(repr(name))}", terminal.name)
-    options = read_options(terminal.name, HELP, name, arguments[1:])
-    inputs = [value for name, value in options.items() if name not in ("--out", "-o", "--receiver")]
-    if inputs.count("-") > 1:
-        raise UsageError("- stands there twice, but standard input can be read only once", terminal.name)
-    options["--stock"] = read_stock(options["--stock"]) if options.get("--stock") else STOCK
-    return COMMANDS[name](terminal, options)
+    if options.command is None:
+        raise UsageError(f"expected a COMMAND ({', '.join(_COMMANDS)})", terminal.name)
+    outputs = ("o", "out", "receiver")
+    if [value for name, value in vars(options).items() if name not in outputs].count("-") > 1:
+        raise UsageError("- is given twice, but standard input can be read only once", terminal.name)
+    return _COMMANDS[options.command][0](terminal, options)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command and return its exit code; `argv` is what follows the program's name.
-
-    Without `argv` it takes this process's own arguments, and the process is expected to end with the command.
-    """
+    """Run one command and return its exit code; `argv` is what follows the program's name."""
     arguments = sys.argv[1:] if argv is None else argv
-    return run_command("checkpoint_demo.py", lambda terminal: _run(terminal, arguments), argv is None)
+    return run_command("checkpoint_demo.py", lambda terminal: _run(terminal, arguments))
 
 
 if __name__ == "__main__":
     open_missing_descriptors()
-    # All is flushed, and to take the interpreter apart takes longer than most commands.
-    os._exit(main())
+    sys.exit(main())
