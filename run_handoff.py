@@ -20,6 +20,7 @@ request is unclear; 70 a bug in this program; 130 interrupted with nothing in fl
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import html
 import os
@@ -239,13 +240,13 @@ STEPS = (TOOL_REQUEST, TOOL_RESULT, HANDOFF)
 
 
 class Plan:
-    """What a run is asked for: `rows` is its stock, `facts` what the ledger's first record says.
+    """What a run is asked for: its task, the rows of its source, the facts of the ledger's first record.
 
     The facts are those of PLAN_FACTS; the digest is that of the rows, where there are any.
     """
 
-    def __init__(self, rows: Rows, facts: Json) -> None:
-        self.rows = rows
+    def __init__(self, task: demo.Task, rows: Rows, facts: Json) -> None:
+        self.task, self.rows = task, rows
         self.facts = {**facts, "source_sha256": demo.digest_json(rows)} if rows else facts
 
 
@@ -256,37 +257,42 @@ PLAN_FACTS = {
     "max_tokens": int,
     "timeout_seconds": int,
     "rehearsal": bool,
+    "task": str,
+    "task_sha256": str,  # of the task's file, "" for the built-in task
     "source_sha256": str,
 }
 
 
 def build_tool_request(plan: Plan) -> Json:
-    """Return the body of request 1: the sender may read the stock with its only tool."""
+    """Return the body of request 1: the sender may read the source with its only tool."""
+    operation = plan.task.operation
     return {
         "model": plan.facts["sender"],
         "max_tokens": plan.facts["max_tokens"],
         "output_config": {"effort": "low"},
-        "system": "You prepare a stock report. Read the stock with the tool. Do not place orders.",
+        "system": plan.task.sender_prompt,
         "tools": [
             {
-                "name": demo.OPERATION,
-                "description": "Return every SKU with its available and target quantity. It changes nothing.",
+                "name": operation,
+                "description": plan.task.tool_description,
                 "input_schema": {"type": "object", "properties": {}, "additionalProperties": False},
             }
         ],
         "tool_choice": {"type": "auto"},
-        "messages": [{"role": "user", "content": "Call read_stock once, then say that the stock was read."}],
+        "messages": [
+            {"role": "user", "content": f"Call {operation} once, then say that you have its result."}
+        ],
     }
 
 
 def build_tool_result_request(first: Json, message: Json, rows: Rows) -> Json:
-    """Return the body of request 2: request 1's session, its reply as it came, the tool's result."""
+    """Return the body of request 2: request 1's session, its reply unchanged, the tool's result."""
     turn = {"role": "assistant", "content": message["content"]}
     return {**first, "messages": [*first["messages"], turn, build_tool_result(message, rows)]}
 
 
 def build_tool_result(message: Json, rows: Rows) -> Json:
-    """Return the message with the result of the call in a message that fits step 1: the stock."""
+    """Return the message with the result of the call in a message that fits step 1: the rows."""
     (call_id,) = (block["id"] for block in message["content"] if block["type"] == "tool_use")
     content = demo.canonical_json(rows).decode()
     return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": content}]}
@@ -310,43 +316,52 @@ def find_session_changes(
     return [demo.Finding(f"{label}, {one.path}", one.message) for label in changes for one in changes[label]]
 
 
-def estimate_answer_tokens(rows: Rows) -> int:
-    """Return how many tokens the right answer for stock rows takes, estimated high: 2 for 3 bytes."""
-    return -(-len(encode_json(demo.build_result(rows))) * 2 // 3)  # the recorded answer: 107 bytes, 67 tokens
+def estimate_answer_tokens(plan: Plan) -> int:
+    """Return how many tokens the task's right answer takes, estimated high: 2 for 3 bytes."""
+    answer = encode_json(plan.task.build_answer(plan.rows))
+    return -(-len(answer) * 2 // 3)  # the recorded answer: 107 bytes, 67 tokens
 
 
 def explain_overlong(plan: Plan) -> str:
     """Return why a reply's token limit cannot hold the right answer, or ""."""
-    tokens, limit = estimate_answer_tokens(plan.rows), plan.facts["max_tokens"]
+    tokens, limit = estimate_answer_tokens(plan), plan.facts["max_tokens"]
     if tokens <= limit:
         return ""
-    size = demo.render_count(plan.rows, "row")
-    return f"{size}: the answer takes about {tokens:,} tokens, the limit is {limit:,}"
+    return f"{_name_answer(plan)} takes about {tokens:,} tokens, the limit is {limit:,}"
 
 
-def explain_oversize(rows: Rows) -> str:
-    """Return why the right answer for stock rows is larger than any reply that is read, or ""."""
-    answer = encode_json(demo.build_result(rows))
-    reply = encode_json(answer.decode())  # in a reply it stands as a string
+def explain_oversize(plan: Plan) -> str:
+    """Return why the right answer is larger than any reply that is read, or ""."""
+    answer = encode_json(plan.task.build_answer(plan.rows))
+    reply = encode_json(answer.decode())  # a reply holds it as a string
     sizes = {"bytes": (len(reply), REPLY_LIMIT_BYTES), "items": (count_items(reply), REPLY_LIMIT_ITEMS)}
     for unit, (size, limit) in sizes.items():
         most = limit - 4_096  # leaves room for the rest of a reply
         if size > most:
-            rows_ = demo.render_count(rows, "row")
-            return f"{rows_}: the answer takes {size:,} {unit}, at most {most:,} are read"
+            return f"{_name_answer(plan)} takes {size:,} {unit}, at most {most:,} are read"
     return ""
+
+
+def _name_answer(plan: Plan) -> str:
+    is_free = demo.holds_free_text(plan.task.build_answer(plan.rows))
+    size = demo.render_count(plan.rows, "row")
+    return f"{size}: the answer{', with a few words for each free text,' if is_free else ''}"
+
+
+def _render_plan_handoff(plan: Plan) -> str:
+    return demo.render_handoff(plan.task, demo.build_checkpoint(plan.task, plan.rows))
 
 
 def estimate_ceiling(plan: Plan) -> int | None:
     """Return a planning ceiling of a run's cost in micro-dollars, None where a price is unknown.
 
     A token is at least one byte of the request, a reply has at most max_tokens, and 1,000 tokens a
-    request allow for what the API adds. A ceiling for planning, no guarantee.
+    request allow for what the API adds. This is for planning, and is not a guarantee.
     """
     limit = plan.facts["max_tokens"]
     first = len(encode_json(build_tool_request(plan)))
     second = first + limit + len(demo.canonical_json(plan.rows))
-    third = len(demo.render_handoff(demo.build_checkpoint(plan.rows)).encode())
+    third = len(_render_plan_handoff(plan).encode())
     costs: list[int | None] = []
     for step, size in zip(STEPS, (first, second, third)):
         price = PRICES_MICRO_USD.get(plan.facts[step.asks])
@@ -449,26 +464,26 @@ def _parse_reply(body: bytes) -> tuple[Any, str]:
         return None, f"more than {REPLY_LIMIT_ITEMS:,} items, which no model's answer has"
     try:
         reply = demo.parse_json(body, demo.REPLY_DEPTH_LIMIT)
-    except demo.JsonError as error:
+    except demo.InputError as error:
         return None, _explain_json_error(error, body)
     findings = demo.find_message_faults(reply)
     return reply, str(findings[0]) if findings else ""
 
 
-def _explain_json_error(error: demo.JsonError, text: bytes) -> str:
-    """Return why a text is not strict JSON, without the interpreter's words: versions differ in them."""
-    if not error.message.startswith("no JSON"):
+def _explain_json_error(error: demo.InputError, text: bytes) -> str:
+    """Return why a text is not strict JSON, in words that are the same in all versions of Python."""
+    if not isinstance(error, demo.NotJsonError):
         return str(error)
     begin = demo.shorten(text[:72].decode("utf-8", "replace"), 24)
-    return f"no JSON; it begins with {demo.describe(begin)}" if text else "no JSON; it is empty"
+    return f"not JSON; it begins with {demo.describe(begin)}" if text else "not JSON; it is empty"
 
 
-def find_step_findings(step: Step, message: Json, key_removed: bool) -> list[demo.Finding]:
+def find_step_findings(task: demo.Task, step: Step, message: Json, key_removed: bool) -> list[demo.Finding]:
     """Return why a confirmed message cannot be used in its step."""
-    tool = demo.OPERATION if step is TOOL_REQUEST else None
+    tool = task.operation if step is TOOL_REQUEST else None
     findings = demo.find_reply_faults(message, step.stop_reason, tool)
     if step is TOOL_REQUEST and key_removed and KEY_MARK in demo.render_json(message["content"]):
-        findings.append(demo.Finding("content", "the key stood in what must be sent back unchanged"))
+        findings.append(demo.Finding("content", "the key was in what must be sent back unchanged"))
     return findings
 
 
@@ -538,17 +553,17 @@ def _run_steps(evidence: Recorder | Inspector, plan: Plan) -> str:
     # 2. The application runs it.
     results = build_tool_result(reply, plan.rows)
     call_id = results["content"][0]["tool_use_id"]
-    evidence.record(demo.OPERATION_ID, PLANNED, tool_call_id=call_id)
+    evidence.record(plan.task.operation_id, PLANNED, tool_call_id=call_id)
     digest = plan.facts["source_sha256"]
-    evidence.record(demo.OPERATION_ID, CONFIRMED, tool_call_id=call_id, result_sha256=digest)
+    evidence.record(plan.task.operation_id, CONFIRMED, tool_call_id=call_id, result_sha256=digest)
     # 3. The same session goes on, or nothing is sent.
     second = build_tool_result_request(first, reply, plan.rows)
     changes = find_session_changes(demo.parse_json(encode_json(second)), first, reply["content"], results)
     _end_if(changes, "request 2 does not go on with the session")
     _ask(evidence, plan, TOOL_RESULT, second)
     # 4. What is handed over comes from the application, not from the session.
-    checkpoint = demo.build_checkpoint(plan.rows)
-    handoff = demo.render_handoff(checkpoint)
+    checkpoint = demo.build_checkpoint(plan.task, plan.rows)
+    handoff = demo.render_handoff(plan.task, checkpoint)
     evidence.write("checkpoint.json", f"{demo.render_json(checkpoint, 2)}\n".encode())
     evidence.write("handoff.txt", handoff.encode())
     # 5. A fresh session of the receiver answers, and the validator judges.
@@ -556,15 +571,15 @@ def _run_steps(evidence: Recorder | Inspector, plan: Plan) -> str:
     answer, findings = _judge_answer(_ask(evidence, plan, HANDOFF, third), plan)
     _end_if(findings, "the answer was rejected", demo.EXIT_REJECTED)
     evidence.write("result.json", f"{demo.render_json(answer, 2)}\n".encode())
-    return demo.render_acceptance(plan.rows)
+    return plan.task.render_acceptance(plan.rows)
 
 
 def _judge_answer(reply: Json, plan: Plan) -> tuple[Any, list[demo.Finding]]:
     """Return (answer, findings): what the receiver's reply says, and why it is rejected, if it is."""
     try:
         answer = demo.parse_answer(reply)
-        return answer, demo.validate_result(answer, plan.rows)
-    except demo.JsonError as error:
+        return answer, demo.validate_result(answer, plan.task, plan.rows)
+    except demo.InputError as error:
         text = demo.join_text(reply).encode("utf-8", "replace")
         return None, [demo.Finding("$", _explain_json_error(error, text))]
 
@@ -599,7 +614,7 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
     facts = {field: demo.shorten(reply[field], 200) for field in named}
     cost = render_usd(0 if plan.facts["rehearsal"] else compute_cost(plan.facts[step.asks], reply))
     evidence.record(operation_id, state, **outcome.facts, **facts, usage=parse_usage(reply), cost_usd=cost)
-    findings = find_step_findings(step, reply, outcome.key_removed)
+    findings = find_step_findings(plan.task, step, reply, outcome.key_removed)
     _end_if(findings, operation_id, cause="tokens" if reply.get("stop_reason") == "max_tokens" else OTHER)
     return reply
 
@@ -1062,13 +1077,13 @@ class Recorder:
             raise RuntimeError("a request would leave that is not recorded as in flight")
         return self._send(data)
 
-    def close(self) -> None:
+    def close(self, plan: Plan) -> None:
         """Write report.html and SHA256SUMS, the last things in the folder, if the run was closed."""
         os.close(self._ledger)
         if not find_ends(self.records):
             return
         try:
-            inspector = Inspector(self.folder)
+            inspector = Inspector(self.folder, plan.task, plan.facts["task_sha256"])
             inspector.run()
             report = render_report(inspector).encode()
         except (demo.UnreadableError, MemoryError) as error:
@@ -1144,8 +1159,8 @@ class RehearsalModels:
     It remembers the session that it began, and lets it go on only unchanged.
     """
 
-    def __init__(self, key: str) -> None:
-        self._key = key
+    def __init__(self, key: str, task: demo.Task) -> None:
+        self._key, self._task = key, task
         self._first: Json = {}  # the request that was answered with a tool call
         self._content: list[Json] = []  # what it was answered with
 
@@ -1157,7 +1172,7 @@ class RehearsalModels:
             request = demo.parse_json(data)
             finding = self._find_refusal(headers, request)
             stop_reason, content = ("", []) if finding else self._play(request)
-        except (demo.JsonError, TypeError, KeyError, AttributeError) as error:  # not JSON, or another shape
+        except (demo.InputError, TypeError, KeyError, AttributeError) as error:  # not JSON, or another shape
             finding = f"the request is not in the expected form: {error}"
         if finding:
             return _refuse(400, "invalid_request_error", finding)
@@ -1198,9 +1213,9 @@ class RehearsalModels:
     def _play(self, request: Json) -> tuple[str, list[Json]]:
         """Return (stop reason, content): a tool call, an end, or the answer to a handoff prompt."""
         if "tools" not in request:
-            return "end_turn", [{"type": "text", "text": _work_out(request["messages"][0])}]
+            return "end_turn", [{"type": "text", "text": _work_out(self._task, request["messages"][0])}]
         if len(request["messages"]) > 1:
-            return "end_turn", [{"type": "text", "text": "The stock was read."}]
+            return "end_turn", [{"type": "text", "text": "I have the result."}]
         call_id, tool = f"toolu_{os.urandom(8).hex()}", request["tools"][0]["name"]
         content = [
             {"type": "thinking", "thinking": "", "signature": os.urandom(24).hex()},
@@ -1216,14 +1231,14 @@ def _refuse(status: int, kind: str, message: str) -> tuple[int, Json]:
     return status, {"type": "error", "error": error, "request_id": f"req_{os.urandom(8).hex()}"}
 
 
-def _work_out(message: Json) -> str:
+def _work_out(task: demo.Task, message: Json) -> str:
     """Return the answer that a model would give to a message with a handoff prompt."""
     content = message["content"]
     prompt = content if isinstance(content, str) else demo.join_text(message)
     try:
-        checkpoint = demo.parse_json(prompt.removeprefix(demo.HANDOFF_PROMPT))
-        return demo.render_json(demo.build_result(checkpoint["completed"][0]["result"]))
-    except (demo.JsonError, KeyError, TypeError, IndexError):
+        checkpoint = demo.parse_json(prompt.removeprefix(demo.render_instructions(task)))
+        return demo.render_json(task.build_answer(checkpoint["completed"][0]["result"]))
+    except (demo.InputError, KeyError, TypeError, IndexError):
         return "There is no checkpoint to go on from."
 
 
@@ -1303,14 +1318,16 @@ def find_plan_finding(facts: Json) -> str:
         return f"observed a rehearsal on {demo.show(endpoint)}, expected one on 127.0.0.1"
     if not 1 <= facts["timeout_seconds"] <= MOST_SECONDS or facts["max_tokens"] < 1:
         return "observed limits that no run has"
-    model, (sender, receiver) = demo.VALUES["MODEL"][0], (facts["sender"], facts["receiver"])
-    if not re.fullmatch(model, sender) or not re.fullmatch(model, receiver):
-        return "observed models that no run asks"
-    if not re.fullmatch("[0-9a-f]{64}", facts["source_sha256"]):
-        return "observed a source_sha256 that is not a digest"
+    for name, pattern in (("source_sha256", "[0-9a-f]{64}"), ("task_sha256", "([0-9a-f]{64})?")):
+        if not re.fullmatch(pattern, facts[name]):
+            return f"observed a {name} that is not a digest"
     try:
+        demo.MODEL(facts["sender"])
+        demo.MODEL(facts["receiver"])
         if not is_rehearsed and endpoint != ENDPOINT:
             check_endpoint(endpoint)
+    except argparse.ArgumentTypeError:
+        return "observed models that no run asks"
     except demo.RefusedError as error:
         return error.what
     return ""
@@ -1328,7 +1345,8 @@ class Inspector:
     times, HTTP statuses, request ids, what broke. Raises UnreadableError for a file that cannot be read.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, task: demo.Task, task_sha256: str) -> None:
+        self._folder, self._task, self._task_sha256 = folder, task, task_sha256
         self.checks: list[str] = []
         self.findings: list[demo.Finding] = []
         self.notes: list[str] = []
@@ -1361,8 +1379,8 @@ class Inspector:
     def run(self, rows: Rows | None = None) -> None:
         """Take the run's course again, and compare every file and record with what it must have left.
 
-        `rows` is the trusted stock; without it a run on other stock than the built-in one is judged
-        on the rows that are recorded in it, with a note.
+        `rows` is the trusted source; without it a run on another source than the task's own is judged
+        on the rows that are recorded in it, with a note. Raises UnreadableError for another task's run.
         """
         try:
             self.plan = self._read_plan(rows)
@@ -1394,27 +1412,42 @@ class Inspector:
             raise EvidenceBroken(self._line(), finding)
         if facts["rehearsal"]:
             self.notes.append("this was a rehearsal on loopback: no model answered, and nothing was paid")
-        if rows is None and facts["source_sha256"] == demo.digest_json(demo.STOCK):
-            rows = demo.STOCK
+        self._check_task(facts)
+        if rows is None and facts["source_sha256"] == demo.digest_json(self._task.source):
+            rows = self._task.source
         if rows:
-            return Plan(rows, facts)
-        plan = Plan(self._parse_recorded_rows(), facts)
+            return Plan(self._task, rows, facts)
+        plan = Plan(self._task, self._parse_recorded_rows(), facts)
         judged = "it is judged on the source recorded in it" if plan.rows else "no source is recorded in it"
-        self.notes.append(f"{judged}; name the trusted one with --stock FILE")
+        self.notes.append(f"{judged}; name the trusted one with --source FILE")
         if plan.facts != facts:
-            raise EvidenceBroken(
-                TOOL_RESULT.request_file, "its source is not the one that the ledger begins with"
-            )
+            message = "its source is not the one that the ledger begins with"
+            raise EvidenceBroken(TOOL_RESULT.request_file, message)
         return plan
+
+    def _check_task(self, facts: Json) -> None:
+        """Raise UnreadableError unless the task is the run's."""
+        if facts["task_sha256"] != self._task_sha256:
+            wanted = facts["task_sha256"]
+            what, next_step = "the run's task is the built-in one", "leave --task out"
+            if wanted:
+                what = f"the run's task is a file with the digest {wanted}"
+                next_step = "name that file with --task FILE"
+            raise demo.UnreadableError(self._folder, what, next_step)
+        if facts["task"] != self._task.name:
+            message = demo.describe_pair(facts["task"], self._task.name)
+            raise EvidenceBroken(f"{self._line()} task", message)
 
     def _parse_recorded_rows(self) -> Rows:
         """Return the rows that the sender was given; none if the run did not come to that."""
         try:
             request = demo.parse_json(self.files[TOOL_RESULT.request_file] or b"")
             content = request["messages"][-1]["content"][0]["content"]
-            return demo.check_stock(demo.parse_json(content)) if isinstance(content, str) else []
-        except (demo.JsonError, KeyError, IndexError, TypeError):  # what is wrong with it is found later
-            return []
+            rows = demo.parse_json(content) if isinstance(content, str) else []
+            demo.check_task(self._task, rows)
+            return list(rows)
+        except (demo.InputError, demo.TaskError, KeyError, IndexError, TypeError):
+            return []  # what is wrong with it is found later
 
     def write(self, name: str, data: bytes) -> None:
         """Compare a file with what the run must have written, if it came to that."""
@@ -1522,7 +1555,7 @@ class Inspector:
             raise EvidenceEnds
         try:
             record: Any = demo.parse_json(self._lines[len(self.records)])
-        except demo.JsonError as error:
+        except demo.InputError as error:
             raise EvidenceBroken(self._line(), str(error)) from error
         needed = ("time", "operation_id", "state")
         if not isinstance(record, dict) or not all(isinstance(record.get(name), str) for name in needed):
@@ -1555,7 +1588,7 @@ def _compare_bytes(name: str, observed: bytes, expected: bytes) -> demo.Finding:
     """Return where two files begin to differ, and how: by JSON path where both are JSON, else by byte."""
     try:
         findings = demo.list_differences(demo.parse_json(observed), demo.parse_json(expected))
-    except demo.JsonError:
+    except demo.InputError:
         findings = []
     if not findings:
         at = demo.find_parting(observed, expected)
@@ -1564,11 +1597,13 @@ def _compare_bytes(name: str, observed: bytes, expected: bytes) -> demo.Finding:
     return demo.Finding(f"{name} {findings[0].path}", findings[0].message + more)
 
 
-def inspect_run(folder: str, rows: Rows | None = None) -> Inspector:
+def inspect_run(
+    folder: str, task: demo.Task = demo.DEMO, task_sha256: str = "", rows: Rows | None = None
+) -> Inspector:
     """Return the Inspector that has judged an evidence folder again, from its files alone.
 
-    `rows` is the trusted stock, see Inspector.run. Raises UnreadableError for a folder that cannot be
-    read, or that is not a run's.
+    `task_sha256` is the digest of the task's file; `rows` is the trusted source, see Inspector.run.
+    Raises UnreadableError for a folder that cannot be read, or that is not one of a run of the task.
     """
     try:
         names = sorted(os.listdir(folder))
@@ -1578,7 +1613,7 @@ def inspect_run(folder: str, rows: Rows | None = None) -> Inspector:
     if strangers == names and not all(name.endswith(".part") for name in names):
         raise demo.UnreadableError(folder, "it does not hold a file of a run", "name a run's folder")
     # 1. Read every file of a run, and follow no link.
-    inspector = Inspector(folder)
+    inspector = Inspector(folder, task, task_sha256)
     # 2. Take the run's course again; compare every file, every record, and the chain of their digests.
     inspector.run(rows)
     # 3. The report must be the one of this run, and nothing may be left over.
@@ -1678,7 +1713,6 @@ thead th { color: var(--soft); } tbody th { min-width: 6rem; overflow-wrap: anyw
 tbody tr { border-top: 1px solid var(--line); }
 @media (max-width: 30rem) { table { font-size: .75rem; } th, td { padding-right: .4rem; }
   tbody th { min-width: 4rem; } }
-.number { text-align: right; font-variant-numeric: tabular-nums; }
 pre { white-space: pre-wrap; } a { color: inherit; }
 :focus-visible { outline: 3px solid var(--open); outline-offset: 2px; }
 .way { max-width: 28rem; padding: 0; list-style: none; counter-reset: way; text-align: center; }
@@ -1723,7 +1757,7 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
         f'<header class="{_TONES[verdict]}">\n<p>{kind}</p>\n<h1>{_mark(verdict, words)}</h1>\n'
         f"<p>{_escape(inspector.end)}</p>\n{todo}</header>\n<main>\n"
         f"{_render_list('What does not hold', inspector.findings)}{_render_way(inspector)}"
-        f"{_render_requests(inspector, base)}{_render_stock(inspector)}"
+        f"{_render_requests(inspector, base)}{_render_answer(inspector)}"
         f"{_render_list('What was checked, and what that proves', inspector.checks + limits)}"
         f"{_render_list('Worth knowing', [*list_warnings(inspector.records), *notes])}"
         f"{_render_ledger(inspector.records)}{_render_files(inspector, base)}</main>\n</body>\n</html>\n"
@@ -1769,7 +1803,7 @@ def _render_way(inspector: Inspector) -> str:
     is_judged = answered == CONFIRMED and inspector.verdict in ("accepted", "rejected")
     stations = {
         "The sender calls its tool": states.get(TOOL_REQUEST.operation_id),
-        "The tool answers": states.get(demo.OPERATION_ID),
+        "The tool answers": inspector.plan and states.get(inspector.plan.task.operation_id),
         "The sender ends its turn": states.get(TOOL_RESULT.operation_id),
         "The application's checkpoint": answered and "built",
         "The receiver answers": answered,
@@ -1798,74 +1832,58 @@ def _render_requests(inspector: Inspector, base: str) -> str:
     return html_
 
 
-def _render_stock(inspector: Inspector) -> str:
-    """Return the stock beside the delivered and the recomputed shortages, differences first."""
-    is_read = any(record["operation_id"] == demo.OPERATION_ID for record in inspector.records)
-    if inspector.plan is None or not is_read or not inspector.plan.rows:
+def _render_answer(inspector: Inspector) -> str:
+    """Return the answer beside the right one and the source, row by row, differences first."""
+    plan, operations = inspector.plan, {record["operation_id"] for record in inspector.records}
+    if plan is None or not plan.rows or plan.task.operation_id not in operations:
         return ""
-    text, delivered = _parse_answer_rows(inspector.files[HANDOFF.response_file] or b"")
-    agreeing, differing = _sort_rows(inspector.plan.rows, delivered)
-    size, rows = len(inspector.plan.rows), differing + agreeing
-    html = f"<h2>Stock and answer</h2>\n<p>{len(agreeing):,} of {size:,} rows agree.</p>\n"
-    if text and not delivered:
+    text, answer = _parse_answer(inspector.files[HANDOFF.response_file] or b"")
+    rows = demo.list_answer_rows(plan.task, plan.rows, answer)
+    rows.sort(key=lambda row: row.state == "agrees")
+    agreeing = sum(row.state == "agrees" and bool(row.source) for row in rows)
+    page = f"<h2>Source and answer</h2>\n<p>{agreeing:,} of {len(plan.rows):,} rows agree.</p>\n"
+    if text and all(row.delivered is demo.MISSING for row in rows):
         said = "\n".join(map(_escape, demo.shorten(text, 2_000).split("\n")))
-        html += f"<p>The receiver said:</p>\n<pre>{said}</pre>\n"
-    shown = rows if size <= _MOST_UNFOLDED else differing[:_MOST_UNFOLDED]
-    html += _render_stock_table("Stock and answer", shown) if shown else ""
-    if len(shown) < len(rows):
-        table = _render_stock_table("The rest of the stock", rows[len(shown) :])
-        more = f"{len(rows) - len(shown):,} more rows, {max(len(differing) - len(shown), 0):,} of them differ"
-        html += f"<details>\n<summary>{more}</summary>\n{table}</details>\n"
-    return html
+        page += f"<p>The receiver said:</p>\n<pre>{said}</pre>\n"
+    page += _render_rows("Source and answer", plan.task.row_key, rows[:_MOST_UNFOLDED])
+    folded = rows[_MOST_UNFOLDED:]
+    if folded:
+        differing = sum(row.state != "agrees" for row in folded)
+        page += f"<details>\n<summary>{len(folded):,} more rows, {differing:,} of them differ</summary>\n"
+        page += f"{_render_rows('More rows', plan.task.row_key, folded)}</details>\n"
+    return page
 
 
-def _sort_rows(rows: Rows, delivered: list[Any]) -> tuple[list[str], list[str]]:
-    """Return the table's rows that agree, and those that do not, as the validator judges them."""
-    known = {row["sku"]: row for row in rows}
-    missing = {row["sku"]: demo.compute_shortage(row) for row in rows}
-    agreeing, differing = [], []
-    for answer, right in zip(delivered, demo.list_nearest_rows(delivered, missing)):
-        fields = answer if isinstance(answer, dict) else {}
-        sku = fields.get("sku")
-        name, row = (sku, known.get(sku)) if isinstance(sku, str) else ("no SKU", None)
-        shortage = fields["shortage"] if fields.keys() == {"sku", "shortage"} else answer
-        if not demo.list_differences(answer, right):
-            agreeing.append(_render_row("agrees", name, shortage, row))
-        elif isinstance(right, dict) and right["sku"] is demo.REPEATED:
-            differing.append(_render_row("repeated", name, shortage, None))
-        else:
-            differing.append(_render_row("differs", name, shortage, row))
-    differing += [_render_row("not delivered", sku, demo.MISSING, known[sku]) for sku in missing]
-    return agreeing, differing
+def _parse_answer(body: bytes) -> tuple[str, Any]:
+    """Return the text of the receiver's reply, and its value where it is JSON."""
+    message, unfit = _parse_reply(body)
+    if unfit or demo.find_reply_faults(message, HANDOFF.stop_reason):
+        return "", None
+    return demo.join_text(message), demo.find_answer(message)[1]
 
 
-def _parse_answer_rows(body: bytes) -> tuple[str, list[Any]]:
-    """Return the text of the receiver's reply, and the rows that can be read in it."""
-    message, fault = _parse_reply(body)
-    if fault or demo.find_reply_faults(message, HANDOFF.stop_reason):
-        return "", []
-    try:
-        rows = demo.parse_answer(message)["rows"]
-    except (demo.JsonError, KeyError, TypeError):  # no JSON, or of another shape
-        rows = None
-    return demo.join_text(message), rows if isinstance(rows, list) else []
-
-
-def _render_row(state: str, sku: str, delivered: Any, row: Json | None) -> str:
-    numbers = (demo.compute_shortage(row), row["available"], row["target"]) if row else ()
-    cells = ("-" if delivered is demo.MISSING else demo.shorten(demo.render_json(delivered)), *numbers)
-    html = "".join(f'<td class="number">{_escape(cell)}</td>' for cell in cells)
-    return f'<tr><th scope="row">{_escape(sku)}</th><td>{_mark(state)}</td>{html}</tr>\n'
-
-
-def _render_stock_table(name: str, rows: list[str]) -> str:
-    columns = ("delivered", "expected", "available", "target")
-    head = "".join(f'<th scope="col" class="number">{column}</th>' for column in columns)
+def _render_rows(label: str, row_key: str, rows: Sequence[demo.AnswerRow]) -> str:
+    columns = (row_key, "answer", "delivered", "expected", "source")
+    head = "".join(f'<th scope="col">{_escape(column)}</th>' for column in columns)
+    body = ""
+    for row in rows:
+        values = (row.delivered, row.expected, row.source or demo.MISSING)
+        cells = "".join(f"<td>{_escape(_render_fields(value, row_key, row.name))}</td>" for value in values)
+        body += f'<tr><th scope="row">{_escape(row.name)}</th><td>{_mark(row.state)}</td>{cells}</tr>\n'
     return (
-        f'<div class="wide" role="region" aria-label="{name}" tabindex="0">\n<table>\n<thead><tr>'
-        f'<th scope="col">SKU</th><th scope="col">answer</th>{head}</tr></thead>\n'
-        f"<tbody>\n{''.join(rows)}</tbody>\n</table>\n</div>\n"
+        f'<div class="wide" role="region" aria-label="{label}" tabindex="0">\n<table>\n<thead><tr>'
+        f"{head}</tr></thead>\n<tbody>\n{body}</tbody>\n</table>\n</div>\n"
     )
+
+
+def _render_fields(value: Any, row_key: str, name: str) -> str:
+    """Return a row's fields without the one that names it, other values as JSON, words as they are."""
+    if value is demo.MISSING:
+        return "-"
+    if not isinstance(value, dict):
+        return demo.shorten(str(value) if type(value) is demo.Words else demo.render_json(value))
+    fields = {key: field for key, field in value.items() if (key, field) != (row_key, name)}
+    return demo.shorten(", ".join(f"{key} {_render_fields(field, '', '')}" for key, field in fields.items()))
 
 
 def _render_ledger(records: Records) -> str:
@@ -1890,36 +1908,6 @@ def _render_link(base: str, name: str) -> str:
 
 
 # --- Command line ------------------------------------------------------------
-
-HELP = f"""\
-usage: run_handoff.py [MODE] [OPTION]...
-
-Hand a task from one model to another, and keep the evidence.
-
-  (no mode) [--sender MODEL] [--receiver MODEL] [--max-tokens N]
-    [--timeout SECONDS] [--stock FILE]
-      Check this program, and rehearse a whole run in a temporary folder.
-  --rehearse [--out DIR] [--sender MODEL] [--receiver MODEL] [--max-tokens N]
-    [--timeout SECONDS] [--stock FILE]
-      Do a run on loopback, and keep its folder (default: handoff-rehearsal).
-  --live [--out DIR] [--sender MODEL] [--receiver MODEL] [--max-tokens N]
-    [--timeout SECONDS] [--stock FILE] [--endpoint URL] [--key-env NAME]
-      Do a run: up to three paid requests (default folder: handoff-run).
-  --inspect DIR [--stock FILE] [--html PAGE] [--json]
-      Judge a run again, from its files alone.
-
-  --out DIR          the run's folder, which must not exist yet
-  --sender MODEL     the model that begins (default: {SENDER_MODEL})
-  --receiver MODEL   the model that goes on (default: {demo.RECEIVER_MODEL})
-  --max-tokens N     the limit of a reply (default: {demo.MAX_TOKENS})
-  --timeout SECONDS  the limit of each request (default: {TIMEOUT_SECONDS})
-  --stock FILE       the trusted source, CSV or JSON (default: built in)
-  --endpoint URL     where requests go, if not to
-                     {ENDPOINT}
-  --key-env NAME     the variable that holds the key (default: {KEY_ENVIRONMENT})
-  --html PAGE        write the report to a new file as well
-  --json             print one machine-readable object instead
-"""
 
 
 def _run_and_report(
@@ -1972,30 +1960,31 @@ def _run_and_close(recorder: Recorder, plan: Plan) -> tuple[int, str]:
         in_flight = "a request" if code == EXIT_UNCLEAR else "nothing"
         return code, f"ended by {type(error).__name__} with {in_flight} in flight"
     try:
-        recorder.close()
+        recorder.close(plan)
     except EvidenceError as error:
         return code or EXIT_FAILED, f"{end}, but {error}"
     return code, end
 
 
-def _run_live(terminal: demo.Terminal, options: Json) -> int:
-    check_endpoint(options["--endpoint"])
-    key, folder = read_key(options["--key-env"]), _name_folder(options["--out"] or "handoff-run")
-    plan = _build_plan(options, options["--endpoint"], rehearsal=False)
+def _run_live(terminal: demo.Terminal, options: argparse.Namespace, work: Work) -> int:
+    """Do a run: up to three paid requests."""
+    check_endpoint(options.endpoint)
+    key, folder = read_key(options.key_env), _name_folder(options.out or "handoff-run")
+    plan = _build_plan(terminal, options, work, options.endpoint)
     overlong, ceiling = explain_overlong(plan), estimate_ceiling(plan)
     if overlong:
         why = "an answer that is cut off is paid and worth nothing; a token is counted as 1.5 bytes"
         raise demo.RefusedError(
             overlong, why, "raise --max-tokens as far as the model goes, or hand over less"
         )
-    planned = f"at most {render_usd(ceiling)} dollars: an estimate for planning, no guarantee"
+    planned = f"at most {render_usd(ceiling)} dollars: an estimate for planning, not a guarantee"
     cost = "unknown: a model has no list price here" if ceiling is None else planned
     announcement = (
         "up to three paid requests, none of them ever repeated:\n"
-        f"  endpoint  {options['--endpoint']}\n"
-        f"  key       from {options['--key-env']}\n"
-        f"  sender    {options['--sender']} (two requests)\n"
-        f"  receiver  {options['--receiver']} (one request)\n"
+        f"  endpoint  {options.endpoint}\n"
+        f"  key       from {options.key_env}\n"
+        f"  sender    {options.sender} (two requests)\n"
+        f"  receiver  {options.receiver} (one request)\n"
         f"  folder    {demo.show(folder)}\n"
         f"  cost      {cost}"
     )
@@ -2023,39 +2012,42 @@ def _refuse_key_in(terminal: demo.Terminal, words: str) -> None:
         raise demo.RefusedError("this key cannot be used", why, "leave it out of the options")
 
 
-def _run_rehearsal(terminal: demo.Terminal, options: Json, temporary: str = "") -> int:
+def _run_rehearsal(
+    terminal: demo.Terminal, options: argparse.Namespace, work: Work, temporary: str = ""
+) -> int:
     """Rehearse in the folder that is asked for, or in `temporary`, which is not mentioned."""
     key = Key(os.urandom(8).hex())
     try:
-        server = RehearsalServer(RehearsalModels(key.value))
+        server = RehearsalServer(RehearsalModels(key.value, work.task))
     except (OSError, RuntimeError) as error:  # no socket, or no thread
         why = "a rehearsal goes through HTTP on 127.0.0.1"
         what = f"the rehearsal cannot listen: {demo.explain(error)}"
         raise demo.RefusedError(what, why, "allow it to listen there") from error
     try:
-        plan = _build_plan(options, server.url, rehearsal=True)
+        plan = _build_plan(terminal, options, work, server.url, rehearsal=True)
         announcement = f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid"
         overlong = explain_overlong(plan)
         if overlong:
             announcement += f"\n  --live would refuse this: {overlong}"
-        folder = temporary or _name_folder(options.get("--out") or "handoff-rehearsal")
+        folder = temporary or _name_folder(options.out or "handoff-rehearsal")
         return _run_and_report(terminal, plan, key, folder, announcement, kept=not temporary)
     finally:
         server.close()
 
 
-def _run_checks(terminal: demo.Terminal, options: Json) -> int:
+def _run_checks(terminal: demo.Terminal, options: argparse.Namespace, work: Work) -> int:
     """Check this program, rehearse in a temporary folder, and inspect what that left there."""
     import tempfile
 
-    failed = [check for _, check, passed in demo.run_self_test() if not passed]
+    rows = work.rows or work.task.source
+    failed = [check for _, check, passed in demo.run_self_test(work.task, rows) if not passed]
     outcome = f"{len(failed)} failed, see checkpoint_demo.py self-test" if failed else "all passed"
     terminal.write_out(f"local checks: {outcome}", "red" if failed else "")
     try:
         with tempfile.TemporaryDirectory() as folder:
             run = os.path.join(folder, "run")
-            _run_rehearsal(terminal, options, run)
-            inspector = inspect_run(run, options["--stock"] or demo.STOCK)
+            _run_rehearsal(terminal, options, work, run)
+            inspector = inspect_run(run, work.task, work.task_sha256, rows)
     except RunError as error:
         error.next_step = "do it again with --rehearse, which keeps the folder"
         raise
@@ -2063,23 +2055,23 @@ def _run_checks(terminal: demo.Terminal, options: Json) -> int:
         raise demo.UnwritableError("the folder for temporary files", error) from error
     finally:
         terminal.must_be_heard = True
-    terminal.write_out(
-        f"inspected: {inspector.end if inspector.exit_code else 'every file and record holds'}"
-    )
+    held = inspector.end if inspector.exit_code else "every file and record holds"
+    terminal.write_out(f"inspected: {held}")
     return inspector.exit_code or (demo.EXIT_REJECTED if failed else demo.EXIT_DONE)
 
 
-def _run_inspection(terminal: demo.Terminal, options: Json) -> int:
-    page = options["--html"]
-    if page and os.path.realpath(os.path.dirname(page) or ".") == os.path.realpath(options["--inspect"]):
+def _run_inspection(terminal: demo.Terminal, options: argparse.Namespace, work: Work) -> int:
+    """Judge a run again, from its files alone."""
+    folder, page = options.inspect, options.html
+    if page and os.path.realpath(os.path.dirname(page) or ".") == os.path.realpath(folder):
         why = "a run's folder is evidence, and nothing is added to it"
         raise demo.RefusedError(f"{demo.show(page)} is in the run's folder", why, "name a file elsewhere")
-    inspector = inspect_run(options["--inspect"], options["--stock"])
+    inspector = inspect_run(folder, *work)
     if page:
-        report = render_report(inspector, _lead_to(options["--inspect"], page), inspector.notes)
+        report = render_report(inspector, _lead_to(folder, page), inspector.notes)
         demo.write_new_files({page: terminal.redact(report).encode()})
         terminal.write_err(f"wrote {demo.show(page)}")
-    if options["--json"]:
+    if options.json:
         terminal.write_out(demo.render_json(_list_inspection(inspector), 2))
         return inspector.exit_code
     terminal.write_out(render_table(inspector.records, inspector.default_state))
@@ -2092,7 +2084,7 @@ def _run_inspection(terminal: demo.Terminal, options: Json) -> int:
         terminal.write_err(str(finding), "red")
     if inspector.exit_code != demo.EXIT_DONE:
         cause = find_end_cause(inspector.records)
-        raise RunError(inspector.exit_code, options["--inspect"], inspector.end, inspector.verdict, cause)
+        raise RunError(inspector.exit_code, folder, inspector.end, inspector.verdict, cause)
     terminal.write_out(_NOT_PROVED)
     terminal.write_out(inspector.end, "green")
     return demo.EXIT_DONE
@@ -2123,78 +2115,173 @@ def _lead_to(folder: str, page: str) -> str:
     return f"./{urllib.parse.quote(os.fsencode(way))}/"
 
 
-def _build_plan(options: Json, endpoint: str, rehearsal: bool) -> Plan:
+class Work(NamedTuple):
+    """What the command line says about the work: the task, its file's digest, the source's rows if named."""
+
+    task: demo.Task
+    task_sha256: str
+    rows: Rows | None
+
+
+def _load_work(options: argparse.Namespace) -> Work:
+    task, task_sha256 = demo.load_task(options.task) if options.task else (demo.DEMO, "")
+    return Work(task, task_sha256, demo.read_source(task, options.source) if options.source else None)
+
+
+def _build_plan(
+    terminal: demo.Terminal, options: argparse.Namespace, work: Work, endpoint: str, rehearsal: bool = False
+) -> Plan:
     facts = {
         "endpoint": endpoint,
-        "sender": options["--sender"],
-        "receiver": options["--receiver"],
-        "max_tokens": int(options["--max-tokens"]),
-        "timeout_seconds": int(options["--timeout"]),
+        "sender": options.sender,
+        "receiver": options.receiver,
+        "max_tokens": int(options.max_tokens),
+        "timeout_seconds": int(options.timeout),
         "rehearsal": rehearsal,
+        "task": work.task.name,
+        "task_sha256": work.task_sha256,
     }
-    rows = options["--stock"] or demo.STOCK
-    oversize = explain_oversize(rows)
+    plan = Plan(work.task, work.rows or work.task.source, facts)
+    oversize = explain_oversize(plan)
     if oversize:
         why = "a longer reply is cut off there, so that no server can exhaust this machine"
         raise demo.RefusedError(oversize, why, "hand over less at once")
-    return Plan(rows, facts)
+    # What is sent and stored of the task and its source must not hold a key either.
+    _refuse_key_in(terminal, demo.render_json([build_tool_request(plan), _render_plan_handoff(plan)]))
+    return plan
 
 
 def _name_folder(folder: str) -> str:
-    """Return a folder's name as it can stand behind an option, without a slash at its end."""
+    """Return a folder's name as it can be given to an option, without a slash at its end."""
     folder = folder.rstrip(os.sep) or folder
     return os.path.join(".", folder) if folder.startswith("-") else folder
 
 
-_VALUES = {
-    **demo.VALUES,
-    "SECONDS": ("[1-9][0-9]{0,4}", f"a whole number from 1 to {MOST_SECONDS}"),
-    # A long name without an underscore, or one that begins like a key, may be a key in the wrong place.
-    "NAME": (
-        "(?!sk_)(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}",
-        "the name of an environment variable, not its value",
+_ANY = demo.expect("(?s).+", "a value")
+# Every option with a value: its default, and what argparse makes of it.
+_OPTIONS: dict[str, tuple[str | None, dict[str, Any]]] = {
+    "--task": (None, {"metavar": "FILE", "type": _ANY, "help": "a Python file that defines TASK"}),
+    "--source": (None, {"metavar": "FILE", "type": _ANY, "help": "the trusted source"}),
+    "--sender": (SENDER_MODEL, {"metavar": "MODEL", "type": demo.MODEL, "help": "the model that begins"}),
+    "--receiver": (
+        demo.RECEIVER_MODEL,
+        {"metavar": "MODEL", "type": demo.MODEL, "help": "the model that goes on"},
     ),
-    "PAGE": ("(?s)(?!-$).+", "the name of a new file"),
+    "--max-tokens": (
+        str(demo.MAX_TOKENS),
+        {"metavar": "N", "type": demo.COUNT, "help": "the limit of a reply"},
+    ),
+    "--timeout": (
+        str(TIMEOUT_SECONDS),
+        {
+            "metavar": "SECONDS",
+            "type": demo.expect("[1-9][0-9]{0,4}", f"a whole number from 1 to {MOST_SECONDS}"),
+            "help": "the limit of each request",
+        },
+    ),
+    "--out": (None, {"metavar": "DIR", "type": _ANY, "help": "the run's folder, which must not exist yet"}),
+    "--endpoint": (ENDPOINT, {"metavar": "URL", "type": _ANY, "help": "where requests go"}),
+    "--key-env": (
+        KEY_ENVIRONMENT,
+        {
+            "metavar": "NAME",
+            # A long name without an underscore, or one that begins like a key, may be a key.
+            "type": demo.expect(
+                "(?!sk_)(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}",
+                "the name of an environment variable, not its value",
+            ),
+            "help": "the variable that holds the key",
+        },
+    ),
+    "--html": (
+        None,
+        {
+            "metavar": "PAGE",
+            "type": demo.expect("(?s)(?!-$).+", "the name of a new file"),
+            "help": "write the report to a new file as well",
+        },
+    ),
 }
-_DEFAULTS = {
-    "--sender": SENDER_MODEL,
-    "--receiver": demo.RECEIVER_MODEL,
-    "--max-tokens": demo.MAX_TOKENS,
-    "--timeout": TIMEOUT_SECONDS,
-    "--endpoint": ENDPOINT,
-    "--key-env": KEY_ENVIRONMENT,
+_OF_A_RUN = ("--task", "--source", "--sender", "--receiver", "--max-tokens", "--timeout")
+# Each mode: what does it, and the options that belong to it.
+_MODES: dict[str, tuple[Callable[[demo.Terminal, argparse.Namespace, Work], int], tuple[str, ...]]] = {
+    "no mode": (_run_checks, _OF_A_RUN),
+    "--rehearse": (_run_rehearsal, (*_OF_A_RUN, "--out")),
+    "--live": (_run_live, (*_OF_A_RUN, "--out", "--endpoint", "--key-env")),
+    "--inspect": (_run_inspection, ("--task", "--source", "--html", "--json")),
 }
-_MODES: dict[str, Callable[[demo.Terminal, Json], int]] = {
-    "(no mode)": _run_checks,
-    "--rehearse": _run_rehearsal,
-    "--live": _run_live,
-    "--inspect": _run_inspection,
-}
+_EPILOG = """\
+Without a mode the program checks itself and rehearses in a temporary folder.
+--out, --sender, --receiver, --max-tokens and --timeout belong to runs,
+--endpoint and --key-env to --live, --html and --json to --inspect.
+
+examples:
+  python3 run_handoff.py
+  python3 run_handoff.py --rehearse --out my-rehearsal
+  python3 run_handoff.py --live --timeout 300
+  python3 run_handoff.py --inspect handoff-run
+
+exit codes:
+  0  accepted                       4    failed, or ended before it closed
+  1  the answer was rejected, or    5    a request is unclear
+     evidence does not hold         70   a bug in this program
+  2  usage, or a file that cannot   130  interrupted with nothing in flight
+     be read or written
+  3  refused, nothing was sent"""
+
+
+def build_parser() -> demo.Parser:
+    """Return the parser of all modes; which options belong to a mode is checked afterwards."""
+    parser = demo.Parser(
+        prog="run_handoff.py",
+        usage="run_handoff.py [--rehearse | --live | --inspect DIR] [OPTION]...",
+        description="Hand a task from one model to another, and keep the evidence.",
+        epilog=_EPILOG,
+    )
+    parser.add_argument("--version", action="store_true", help="show the version and end")
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--rehearse", action="store_true", help="do a run on loopback, and keep its folder")
+    modes.add_argument("--live", action="store_true", help="do a run: up to three paid requests")
+    modes.add_argument("--inspect", metavar="DIR", type=_ANY, help="judge a run again, from its files alone")
+    for name, (default, settings) in _OPTIONS.items():
+        added = f" (default: {default})" if default else ""
+        parser.add_argument(name, **{**settings, "help": settings["help"] + added})
+    parser.add_argument("--json", action="store_true", help="print one machine-readable object instead")
+    return parser
+
+
+def _parse_options(terminal: demo.Terminal, arguments: list[str]) -> tuple[str, argparse.Namespace]:
+    """Return (mode, options), with defaults for what is not given. Raises UsageError, or HelpAsked."""
+    known = [*_OPTIONS, *_MODES, "--json", "--help", "--version"]
+    options = build_parser().parse(arguments, known)
+    given = [f"--{name.replace('_', '-')}" for name, value in vars(options).items() if value]
+    (mode,) = [name for name in given if name in _MODES] or ["no mode"]
+    for name in given:
+        if name not in (mode, *_MODES[mode][1]):
+            raise demo.UsageError(f"{name} does not go with {mode}", terminal.name)
+    _refuse_key_in(terminal, "\n".join(str(value) for value in vars(options).values()))
+    for name, (default, _) in _OPTIONS.items():
+        attribute = name[2:].replace("-", "_")
+        setattr(options, attribute, getattr(options, attribute) or default)
+    return mode, options
 
 
 def _run(terminal: demo.Terminal, arguments: list[str]) -> int:
     _redact_keys(terminal, arguments)
-    if demo.asks_for_help(arguments):
-        terminal.write_out(HELP.rstrip())
+    try:
+        mode, options = _parse_options(terminal, arguments)
+    except demo.HelpAsked as asked:
+        terminal.write_out(str(asked))
         return demo.EXIT_DONE
-    named = [argument.partition("=")[0] for argument in arguments]
-    modes = [mode for mode in _MODES if mode in named] or ["(no mode)"]
-    if len(modes) > 1:
-        raise demo.UsageError(f"{' and '.join(modes)} exclude each other", terminal.name)
-    given = demo.read_options(terminal.name, HELP, modes[0], arguments, _VALUES)
-    options: Json = {name: value or _DEFAULTS.get(name) for name, value in given.items()}
-    _refuse_key_in(terminal, "\n".join(value for value in options.values() if isinstance(value, str)))
-    if options["--stock"]:
-        options["--stock"] = demo.read_stock(options["--stock"])
-    return _MODES[modes[0]](terminal, options)
+    return _MODES[mode][0](terminal, options, _load_work(options))
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one mode and return its exit code; `argv` is as for checkpoint_demo.main."""
     arguments = sys.argv[1:] if argv is None else argv
-    return demo.run_command("run_handoff.py", lambda terminal: _run(terminal, arguments), argv is None)
+    return demo.run_command("run_handoff.py", lambda terminal: _run(terminal, arguments))
 
 
 if __name__ == "__main__":
     demo.open_missing_descriptors()
-    os._exit(main())  # see checkpoint_demo
+    sys.exit(main())
