@@ -21,13 +21,18 @@ request is unclear; 70 a bug in this program; 130 interrupted with nothing in fl
 from __future__ import annotations
 
 import argparse
+import base64
 import datetime
 import html
 import os
 import re
+import shlex
 import stat
 import sys
+import threading
 import time
+import urllib.parse
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -215,27 +220,18 @@ RUN = "run"
 
 
 class Step(NamedTuple):
-    """One of the three requests: who is asked, and with which stop reason the reply must end."""
+    """One of the three requests: who is asked, with which stop reason the reply must end, its files."""
 
-    number: int
     operation_id: str
     asks: str  # the sender or the receiver
     stop_reason: str
-
-    @property
-    def request_file(self) -> str:
-        """The name of the file that holds the request's body."""
-        return f"{self.number}-request.json"
-
-    @property
-    def response_file(self) -> str:
-        """The name of the file that holds the reply's body."""
-        return f"{self.number}-response.json"
+    request_file: str
+    response_file: str
 
 
-TOOL_REQUEST = Step(1, "sender-tool-request", "sender", "tool_use")
-TOOL_RESULT = Step(2, "sender-tool-result", "sender", "end_turn")
-HANDOFF = Step(3, "receiver-handoff", "receiver", "end_turn")
+TOOL_REQUEST = Step("sender-tool-request", "sender", "tool_use", "1-request.json", "1-response.json")
+TOOL_RESULT = Step("sender-tool-result", "sender", "end_turn", "2-request.json", "2-response.json")
+HANDOFF = Step("receiver-handoff", "receiver", "end_turn", "3-request.json", "3-response.json")
 STEPS = (TOOL_REQUEST, TOOL_RESULT, HANDOFF)
 
 
@@ -325,9 +321,8 @@ def estimate_answer_tokens(plan: Plan) -> int:
 def explain_overlong(plan: Plan) -> str:
     """Return why a reply's token limit cannot hold the right answer, or ""."""
     tokens, limit = estimate_answer_tokens(plan), plan.facts["max_tokens"]
-    if tokens <= limit:
-        return ""
-    return f"{_name_answer(plan)} takes about {tokens:,} tokens, the limit is {limit:,}"
+    said = f"{_name_answer(plan)} takes about {tokens:,} tokens, the limit is {limit:,}"
+    return said if tokens > limit else ""
 
 
 def explain_oversize(plan: Plan) -> str:
@@ -678,8 +673,6 @@ def read_key(variable: str) -> Key:
 
 def check_endpoint(url: str) -> None:
     """Raise RefusedError unless the key may be sent to a URL: https, or http on loopback."""
-    import urllib.parse
-
     finding = ""
     try:
         parts = urllib.parse.urlsplit(url)
@@ -699,9 +692,8 @@ def check_endpoint(url: str) -> None:
         # In front of an @ may be a password; what is not a URL may be a key.
         shown = f" {demo.show(url)}" if "://" in url and "@" not in url else ""
         next_step = "name an https URL, or http on 127.0.0.1 or localhost"
-        raise demo.RefusedError(
-            f"the endpoint{shown}: {finding}", "a key goes only where nobody listens in", next_step
-        )
+        why = "a key goes only where nobody listens in"
+        raise demo.RefusedError(f"the endpoint{shown}: {finding}", why, next_step)
 
 
 class _TransportError(Exception):
@@ -716,8 +708,6 @@ class Attempt:
     """
 
     def __init__(self) -> None:
-        import threading
-
         self.done = threading.Event()
         self._lock = threading.Lock()
         self._given_up = False
@@ -746,23 +736,15 @@ class Attempt:
             raise _TransportError("nobody waits for this request")
         send(data)
 
-    def watch(self, kind: Callable[..., Any], host: str, **options: Any) -> Any:
-        """Return a connection of http.client that sends through pass_on, and reads interim replies."""
-        connection = kind(host, **options)
-        real_send = connection.send
-
-        def send(data: Any) -> None:
-            if self.unsent:
-                return
-            try:
-                self.pass_on(connection, real_send, data)
-            except OSError as error:
-                if not self.opened:
-                    raise
-                self.unsent = demo.explain(error)  # the server closed early, and its reply may say why
-
-        connection.send, connection.response_class = send, _build_response
-        return connection
+    def send(self, connection: Any, send: Callable[[Any], None], data: Any) -> None:
+        """Pass bytes on, until the server no longer takes them."""
+        try:
+            if not self.unsent:
+                self.pass_on(connection, send, data)
+        except OSError as error:
+            if not self.opened:
+                raise
+            self.unsent = demo.explain(error)  # the server closed early, and its reply may say why
 
     def give_up(self, finding: str) -> None:
         """End the attempt; what is still being sent or received is cut off."""
@@ -804,46 +786,41 @@ class Attempt:
 
 
 def _build_opener(attempt: Attempt) -> Any:
-    """Return a urllib opener without redirects, retries or cookies, whose connections are watched."""
+    """Return a urllib opener without redirects, retries or cookies, whose connections an attempt watches."""
     import functools
     import http.client
     import ssl
     import urllib.request
 
-    plain: Any = functools.partial(attempt.watch, http.client.HTTPConnection)
-    secure: Any = functools.partial(attempt.watch, http.client.HTTPSConnection)
+    class Response(http.client.HTTPResponse):
+        def begin(self) -> None:
+            super().begin()
+            this: Any = self  # status and headers, as http.client sets them
+            while 102 <= this.status <= 199:  # an interim reply; http.client itself skips only 100
+                this.headers = None  # else begin takes the reply for begun, and returns
+                super().begin()
+
+    def connect(kind: Any, host: str, **options: Any) -> Any:
+        connection = kind(host, **options)
+        connection.send = functools.partial(attempt.send, connection, connection.send)
+        connection.response_class = Response
+        return connection
 
     class Handler(urllib.request.AbstractHTTPHandler):
         http_request = https_request = urllib.request.AbstractHTTPHandler.do_request_
 
         def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-            return self.do_open(plain, request)
+            return self.do_open(functools.partial(connect, http.client.HTTPConnection), request)
 
         def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
-            return self.do_open(secure, request, context=ssl.create_default_context())
+            secure, context = http.client.HTTPSConnection, ssl.create_default_context()
+            return self.do_open(functools.partial(connect, secure), request, context=context)
 
     opener = urllib.request.OpenerDirector()
     proxies = {scheme: proxy for scheme, proxy in urllib.request.getproxies().items() if scheme == "https"}
     opener.add_handler(urllib.request.ProxyHandler(proxies))
     opener.add_handler(Handler())
     return opener
-
-
-def _build_response(*arguments: Any, **options: Any) -> Any:
-    """Return a response of http.client that reads over all interim replies; it reads over 100 alone."""
-    import http.client
-
-    response: Any = http.client.HTTPResponse(*arguments, **options)
-    begin = response.begin
-
-    def begin_behind_interim_replies() -> None:
-        begin()
-        while 102 <= response.status <= 199:
-            response.headers = None  # else begin takes the reply for begun, and returns
-            begin()
-
-    response.begin = begin_behind_interim_replies
-    return response
 
 
 def _receive(response: Any, body: bytearray) -> None:
@@ -892,9 +869,8 @@ def _receive_bytes(stream: Any, body: bytearray, count: float) -> None:
         body += piece
         if len(body) > REPLY_LIMIT_BYTES:
             del body[REPLY_LIMIT_BYTES:]
-            raise _TransportError(
-                f"the reply is longer than {REPLY_LIMIT_BYTES:,} bytes, and was cut off there"
-            )
+            most = f"{REPLY_LIMIT_BYTES:,} bytes"
+            raise _TransportError(f"the reply is longer than {most}, and was cut off there")
 
 
 def send_request(
@@ -911,21 +887,17 @@ def send_request(
     received, and the key is taken out of what came. The outcome says what broke; only bugs and
     interrupts are raised.
     """
-    import threading
-
     attempt, headers = Attempt(), {"x-api-key": key.value, **HEADERS}
     thread = threading.Thread(target=attempt.run, args=(url, headers, data, timeout_seconds), daemon=True)
-    begun, passed, interrupted = time.monotonic(), 0.0, False
+    begun, interrupted, late = time.monotonic(), False, False
     try:
         thread.start()
-        while not attempt.done.wait(0.1):
+        while not (interrupted or late or attempt.done.wait(0.1)):
             passed = time.monotonic() - begun
-            interrupted = is_interrupted(passed)
-            if interrupted or passed >= timeout_seconds:
-                attempt.give_up(
-                    "interrupted by Ctrl-C" if interrupted else f"time-out after {timeout_seconds:g} s"
-                )
-                break
+            interrupted, late = is_interrupted(passed), passed >= timeout_seconds
+        if interrupted or late:
+            why = "interrupted by Ctrl-C" if interrupted else f"time-out after {timeout_seconds:g} s"
+            attempt.give_up(why)
     except RuntimeError as error:  # no thread can be started
         return Outcome(opened=False, finding=str(error))
     except BaseException:
@@ -976,8 +948,6 @@ def _holds_in_pieces(body: bytes, key: Key) -> bool:
 
 def _gunzip(data: bytes) -> tuple[bytes, bool]:
     """Return as much as a gzip stream gives, up to the limit, and whether that is all of it."""
-    import zlib
-
     decoder = zlib.decompressobj(wbits=31)
     try:
         text = decoder.decompress(data, REPLY_LIMIT_BYTES + 1)
@@ -1247,7 +1217,6 @@ class RehearsalServer:
 
     def __init__(self, models: RehearsalModels) -> None:
         import socketserver
-        import threading
 
         class Server(socketserver.ThreadingTCPServer):  # http.server's own asks the network for its name
             daemon_threads, block_on_close = True, False
@@ -1308,6 +1277,11 @@ def _build_handler(models: RehearsalModels) -> Any:
 # --- Inspecting a run: the same course again, against what is on disk ---------
 
 _MOST_CHARACTERS = 4_096  # of a text in the ledger that only the run could know
+_PLAN_PATTERNS = {
+    **dict.fromkeys(("sender", "receiver"), "[!-~]{1,200}"),
+    "source_sha256": "[0-9a-f]{64}",
+    "task_sha256": "([0-9a-f]{64})?",
+}
 
 
 def find_plan_finding(facts: Json) -> str:
@@ -1318,16 +1292,12 @@ def find_plan_finding(facts: Json) -> str:
         return f"observed a rehearsal on {demo.show(endpoint)}, expected one on 127.0.0.1"
     if not 1 <= facts["timeout_seconds"] <= MOST_SECONDS or facts["max_tokens"] < 1:
         return "observed limits that no run has"
-    for name, pattern in (("source_sha256", "[0-9a-f]{64}"), ("task_sha256", "([0-9a-f]{64})?")):
+    for name, pattern in _PLAN_PATTERNS.items():
         if not re.fullmatch(pattern, facts[name]):
-            return f"observed a {name} that is not a digest"
+            return f"observed a {name} that no run has"
     try:
-        demo.MODEL(facts["sender"])
-        demo.MODEL(facts["receiver"])
         if not is_rehearsed and endpoint != ENDPOINT:
             check_endpoint(endpoint)
-    except argparse.ArgumentTypeError:
-        return "observed models that no run asks"
     except demo.RefusedError as error:
         return error.what
     return ""
@@ -1360,7 +1330,7 @@ class Inspector:
             try:
                 self.files[name] = read_evidence(folder, name)
             except EvidenceBroken as finding:
-                self._add(finding)
+                self._add(finding.path, finding.message)
         *self._lines, rest = (self.files[LEDGER] or b"").split(b"\n")
         if rest:
             self.notes.append(f"{LEDGER}: its last line was cut while it was written, and is left out")
@@ -1370,10 +1340,10 @@ class Inspector:
         """The state of a request without a record."""
         return "unknown" if self.findings else "not planned"
 
-    def _add(self, finding: demo.Finding) -> None:
+    def _add(self, path: str, message: str) -> None:
         """Add a finding, if it is the first one with its path; the evidence no longer holds."""
-        if finding.path not in {known.path for known in self.findings}:
-            self.findings.append(demo.Finding(finding.path, finding.message))
+        if path not in {finding.path for finding in self.findings}:
+            self.findings.append(demo.Finding(path, message))
         self.exit_code, self.end, self.verdict = _BROKEN
 
     def run(self, rows: Rows | None = None) -> None:
@@ -1391,7 +1361,7 @@ class Inspector:
             in_flight = "a request in flight" if code == EXIT_UNCLEAR else "nothing in flight"
             end = f"the run was ended before it closed, with {in_flight}"
         except EvidenceBroken as finding:
-            self._add(finding)
+            self._add(finding.path, finding.message)
             return
         if not self.findings:
             self.exit_code, self.end, self.verdict = code, end, _VERDICTS[code]
@@ -1412,7 +1382,19 @@ class Inspector:
             raise EvidenceBroken(self._line(), finding)
         if facts["rehearsal"]:
             self.notes.append("this was a rehearsal on loopback: no model answered, and nothing was paid")
-        self._check_task(facts)
+        if facts["task_sha256"] != self._task_sha256:
+            what, next_step = "the run's task is the built-in one", "leave --task out"
+            if facts["task_sha256"]:
+                what = f"the run's task is a file with the digest {facts['task_sha256']}"
+                next_step = "name that file with --task FILE"
+            raise demo.UnreadableError(self._folder, what, next_step)
+        if facts["task"] != self._task.name:
+            message = demo.describe_pair(facts["task"], self._task.name)
+            raise EvidenceBroken(f"{self._line()} task", message)
+        return self._build_plan(facts, rows)
+
+    def _build_plan(self, facts: Json, rows: Rows | None) -> Plan:
+        """Return the plan with the trusted rows, else with the task's own, else with the recorded ones."""
         if rows is None and facts["source_sha256"] == demo.digest_json(self._task.source):
             rows = self._task.source
         if rows:
@@ -1424,19 +1406,6 @@ class Inspector:
             message = "its source is not the one that the ledger begins with"
             raise EvidenceBroken(TOOL_RESULT.request_file, message)
         return plan
-
-    def _check_task(self, facts: Json) -> None:
-        """Raise UnreadableError unless the task is the run's."""
-        if facts["task_sha256"] != self._task_sha256:
-            wanted = facts["task_sha256"]
-            what, next_step = "the run's task is the built-in one", "leave --task out"
-            if wanted:
-                what = f"the run's task is a file with the digest {wanted}"
-                next_step = "name that file with --task FILE"
-            raise demo.UnreadableError(self._folder, what, next_step)
-        if facts["task"] != self._task.name:
-            message = demo.describe_pair(facts["task"], self._task.name)
-            raise EvidenceBroken(f"{self._line()} task", message)
 
     def _parse_recorded_rows(self) -> Rows:
         """Return the rows that the sender was given; none if the run did not come to that."""
@@ -1462,9 +1431,9 @@ class Inspector:
         if stored == data:
             self.checks.append(f"{name}: {FILES[name]}")
         elif stored is None:
-            self._add(demo.Finding(name, "it is missing, though the records name it"))
+            self._add(name, "it is missing, though the records name it")
         else:
-            self._add(_compare_bytes(name, stored, data))
+            self._add(*_compare_bytes(name, stored, data))
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Compare the ledger's next line with what the run must have recorded after the line before."""
@@ -1476,10 +1445,10 @@ class Inspector:
         record = {"operation_id": operation_id, "state": state, **facts, **own}
         line = encode_json({"time": "", **record})  # which puts the time first
         if line != self._lines[number]:
-            self._add(_compare_bytes(self._line(), self._lines[number], line))
+            self._add(*_compare_bytes(self._line(), self._lines[number], line))
         if not is_time(observed["time"]):
             message = f"observed {demo.describe(observed['time'])}, expected a time in UTC"
-            self._add(demo.Finding(f"{self._line()} time", message))
+            self._add(f"{self._line()} time", message)
         if (observed["operation_id"], observed["state"]) != (operation_id, state):
             raise EvidenceEnds  # what follows cannot be compared
         self.records.append(record)
@@ -1503,16 +1472,15 @@ class Inspector:
         if body is None:
             raise EvidenceBroken(step.response_file, f"it is missing, though {self._line()} names it")
         if demo.digest_bytes(body) != observed["response_sha256"]:
-            self._add(demo.Finding(step.response_file, f"its digest is not what {self._line()} says"))
+            self._add(step.response_file, f"its digest is not what {self._line()} says")
         if facts.get("key_removed") and KEY_MARK.encode() not in body:
-            message = f"observed true, but {step.response_file} has no mark"
-            self._add(demo.Finding(f"{self._line()} key_removed", message))
+            self._add(f"{self._line()} key_removed", f"observed true, but {step.response_file} has no mark")
         return Outcome(body, **facts)
 
     def check_leftovers(self) -> None:
         """Find the files and records that the course of the run does not come to."""
         if self.closed and len(self.records) < len(self._lines):
-            self._add(demo.Finding(self._line(), "it comes after the run's last record"))
+            self._add(self._line(), "it comes after the run's last record")
         if self.findings:
             return  # which may be why the course did not come to the rest
         requests = list_requests(self.records).values()
@@ -1524,24 +1492,23 @@ class Inspector:
             if states.get(name) in (IN_FLIGHT, UNCLEAR):  # perhaps written before its record failed
                 self.notes.append(f"{name} is there, but no record vouches for it")
             else:
-                self._add(demo.Finding(name, "it exists, though no record leads to it"))
+                self._add(name, "it exists, though no record leads to it")
 
     def check_sums(self) -> None:
         """Compare SHA256SUMS, if it is there, with the digests of the files."""
         sums = self.files[SUMS]
         if sums is None:
             if self.closed:
-                self._add(demo.Finding(SUMS, "it is missing, though the run was closed"))
+                self._add(SUMS, "it is missing, though the run was closed")
         elif sums == render_sums({name: self.files[name] for name in FILES}):
             self.checks.append(f"{SUMS}: it holds the digest of every file")
         else:
             lines = [b"", *sums.splitlines(keepends=True)]
             changed = [name for name in FILES if render_sums({name: self.files[name]}) not in lines]
             for name in changed:
-                self._add(demo.Finding(name, f"its digest is not what {SUMS} says"))
+                self._add(name, f"its digest is not what {SUMS} says")
             if not changed:
-                message = "it names files that are not there, or not each once and in order"
-                self._add(demo.Finding(SUMS, message))
+                self._add(SUMS, "it names files that are not there, or not each once and in order")
 
     def _line(self) -> str:
         return f"{LEDGER} line {len(self.records) + 1}"
@@ -1568,9 +1535,8 @@ class Inspector:
         for name, fact in facts.items():
             size, most = (len(fact), _MOST_CHARACTERS) if isinstance(fact, str) else (fact, _MOST_COUNT)
             if type(fact) is not kinds[name] or not 0 <= size <= most:
-                raise EvidenceBroken(
-                    f"{self._line()} {name}", f"observed {demo.describe(fact)}, which no run records"
-                )
+                message = f"observed {demo.describe(fact)}, which no run records"
+                raise EvidenceBroken(f"{self._line()} {name}", message)
         return facts
 
 
@@ -1584,7 +1550,7 @@ def end_early(record: Json, records: Records) -> None:
         raise RunEnded(code, why)
 
 
-def _compare_bytes(name: str, observed: bytes, expected: bytes) -> demo.Finding:
+def _compare_bytes(name: str, observed: bytes, expected: bytes) -> tuple[str, str]:
     """Return where two files begin to differ, and how: by JSON path where both are JSON, else by byte."""
     try:
         findings = demo.list_differences(demo.parse_json(observed), demo.parse_json(expected))
@@ -1592,9 +1558,9 @@ def _compare_bytes(name: str, observed: bytes, expected: bytes) -> demo.Finding:
         findings = []
     if not findings:
         at = demo.find_parting(observed, expected)
-        return demo.Finding(f"{name} byte {at}", "observed other bytes than the run must have written")
+        return f"{name} byte {at}", "observed other bytes than the run must have written"
     more = f"; and {len(findings) - 1:,} more" if len(findings) > 1 else ""
-    return demo.Finding(f"{name} {findings[0].path}", findings[0].message + more)
+    return f"{name} {findings[0].path}", findings[0].message + more
 
 
 def inspect_run(
@@ -1724,9 +1690,8 @@ pre { white-space: pre-wrap; } a { color: inherit; }
 _TONES = {
     **dict.fromkeys((CONFIRMED, "built", "accepted", "agrees"), "good"),
     **dict.fromkeys((UNCLEAR, IN_FLIGHT), "open"),
-    **dict.fromkeys(
-        (FAILED, "rejected", "broken", "interrupted", "differs", "repeated", "not delivered"), "bad"
-    ),
+    **dict.fromkeys((FAILED, "rejected", "broken", "interrupted"), "bad"),
+    **dict.fromkeys(("differs", "repeated", "not delivered"), "bad"),
 }
 _MOST_UNFOLDED = 50
 
@@ -1738,8 +1703,6 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
     allows nothing but its own style sheet. It does not depend on the trusted source, so that it can
     be rebuilt from the folder alone.
     """
-    import base64
-
     digest = base64.b64encode(bytes.fromhex(demo.digest_bytes(_STYLE.encode()))).decode()
     verdict = inspector.verdict
     words = "The evidence does not hold" if inspector.findings else verdict.capitalize()
@@ -1824,12 +1787,9 @@ def _render_requests(inspector: Inspector, base: str) -> str:
         links = ", ".join(_render_link(base, name) for name in names if inspector.files[name] is not None)
         cards += f'<li class="{_TONES.get(state, "")}">\n<h3>{step.operation_id}: {_mark(state)}</h3>\n'
         cards += f"{_render_facts(facts)}<p>{links}</p>\n</li>\n"
-    html_ = _render_section("Requests", "ol", cards, ' class="cards"')
-    for end in find_ends(inspector.records):
-        html_ += (
-            f"<p>Together {end['cost_usd']} dollars at list price; this is computed, not an invoice.</p>\n"
-        )
-    return html_
+    section = _render_section("Requests", "ol", cards, ' class="cards"')
+    costs = [f"Together {end['cost_usd']} dollars at list price" for end in find_ends(inspector.records)]
+    return section + "".join(f"<p>{cost}; this is computed, and is not an invoice.</p>\n" for cost in costs)
 
 
 def _render_answer(inspector: Inspector) -> str:
@@ -1939,8 +1899,6 @@ def _run_and_report(
     if code == demo.EXIT_DONE:
         terminal.write_out(end, "green")
     if kept:
-        import shlex
-
         report = os.path.join(folder, REPORT)
         terminal.write_err(f"evidence: {demo.show(folder)}, to be read: {demo.show(report)}")
         terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.show(shlex.quote(folder))}")
@@ -2106,8 +2064,6 @@ def _list_inspection(inspector: Inspector) -> Json:
 
 def _lead_to(folder: str, page: str) -> str:
     """Return the relative URL of a folder from a page, with a slash at its end."""
-    import urllib.parse
-
     try:
         way = os.path.relpath(folder, os.path.dirname(page) or ".").replace(os.sep, "/")
     except ValueError:  # on another drive
@@ -2158,49 +2114,25 @@ def _name_folder(folder: str) -> str:
 
 
 _ANY = demo.expect("(?s).+", "a value")
-# Every option with a value: its default, and what argparse makes of it.
-_OPTIONS: dict[str, tuple[str | None, dict[str, Any]]] = {
-    "--task": (None, {"metavar": "FILE", "type": _ANY, "help": "a Python file that defines TASK"}),
-    "--source": (None, {"metavar": "FILE", "type": _ANY, "help": "the trusted source"}),
-    "--sender": (SENDER_MODEL, {"metavar": "MODEL", "type": demo.MODEL, "help": "the model that begins"}),
-    "--receiver": (
-        demo.RECEIVER_MODEL,
-        {"metavar": "MODEL", "type": demo.MODEL, "help": "the model that goes on"},
-    ),
-    "--max-tokens": (
-        str(demo.MAX_TOKENS),
-        {"metavar": "N", "type": demo.COUNT, "help": "the limit of a reply"},
-    ),
-    "--timeout": (
-        str(TIMEOUT_SECONDS),
-        {
-            "metavar": "SECONDS",
-            "type": demo.expect("[1-9][0-9]{0,4}", f"a whole number from 1 to {MOST_SECONDS}"),
-            "help": "the limit of each request",
-        },
-    ),
-    "--out": (None, {"metavar": "DIR", "type": _ANY, "help": "the run's folder, which must not exist yet"}),
-    "--endpoint": (ENDPOINT, {"metavar": "URL", "type": _ANY, "help": "where requests go"}),
-    "--key-env": (
-        KEY_ENVIRONMENT,
-        {
-            "metavar": "NAME",
-            # A long name without an underscore, or one that begins like a key, may be a key.
-            "type": demo.expect(
-                "(?!sk_)(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}",
-                "the name of an environment variable, not its value",
-            ),
-            "help": "the variable that holds the key",
-        },
-    ),
-    "--html": (
-        None,
-        {
-            "metavar": "PAGE",
-            "type": demo.expect("(?s)(?!-$).+", "the name of a new file"),
-            "help": "write the report to a new file as well",
-        },
-    ),
+_PAGE = demo.expect("(?s)(?!-$).+", "the name of a new file")
+_SECONDS = demo.expect("[1-9][0-9]{0,4}", f"a whole number from 1 to {MOST_SECONDS}")
+# A long name without an underscore, or one that begins like a key, may be a key.
+_VARIABLE = demo.expect(
+    "(?!sk_)(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}",
+    "the name of an environment variable, not its value",
+)
+# Every option with a value: the word for it, what it must be, help, default.
+_OPTIONS: dict[str, tuple[str, Callable[[str], str], str, str | None]] = {
+    "--task": ("FILE", _ANY, "a Python file that defines TASK, if not the demo's", None),
+    "--source": ("FILE", _ANY, "the trusted source, if not the task's own", None),
+    "--sender": ("MODEL", demo.MODEL, "the model that begins", SENDER_MODEL),
+    "--receiver": ("MODEL", demo.MODEL, "the model that goes on", demo.RECEIVER_MODEL),
+    "--max-tokens": ("N", demo.COUNT, "the limit of a reply", str(demo.MAX_TOKENS)),
+    "--timeout": ("SECONDS", _SECONDS, "the limit of each request", str(TIMEOUT_SECONDS)),
+    "--out": ("DIR", _ANY, "the run's folder, which must not exist yet", None),
+    "--endpoint": ("URL", _ANY, "where requests go", ENDPOINT),
+    "--key-env": ("NAME", _VARIABLE, "the variable that holds the key", KEY_ENVIRONMENT),
+    "--html": ("PAGE", _PAGE, "write the report to a new file as well", None),
 }
 _OF_A_RUN = ("--task", "--source", "--sender", "--receiver", "--max-tokens", "--timeout")
 # Each mode: what does it, and the options that belong to it.
@@ -2213,7 +2145,8 @@ _MODES: dict[str, tuple[Callable[[demo.Terminal, argparse.Namespace, Work], int]
 _EPILOG = """\
 Without a mode the program checks itself and rehearses in a temporary folder.
 --out, --sender, --receiver, --max-tokens and --timeout belong to runs,
---endpoint and --key-env to --live, --html and --json to --inspect.
+--endpoint and --key-env to --live, --html and --json to --inspect. A run's
+folder is handoff-run, and a rehearsal's handoff-rehearsal, if not --out DIR.
 
 examples:
   python3 run_handoff.py
@@ -2243,37 +2176,28 @@ def build_parser() -> demo.Parser:
     modes.add_argument("--rehearse", action="store_true", help="do a run on loopback, and keep its folder")
     modes.add_argument("--live", action="store_true", help="do a run: up to three paid requests")
     modes.add_argument("--inspect", metavar="DIR", type=_ANY, help="judge a run again, from its files alone")
-    for name, (default, settings) in _OPTIONS.items():
-        added = f" (default: {default})" if default else ""
-        parser.add_argument(name, **{**settings, "help": settings["help"] + added})
+    for name, (word, kind, words, default) in _OPTIONS.items():
+        shown = f"{words} (default: {default})" if default else words
+        parser.add_argument(name, metavar=word, type=kind, default=default, help=shown)
     parser.add_argument("--json", action="store_true", help="print one machine-readable object instead")
     return parser
-
-
-def _parse_options(terminal: demo.Terminal, arguments: list[str]) -> tuple[str, argparse.Namespace]:
-    """Return (mode, options), with defaults for what is not given. Raises UsageError, or HelpAsked."""
-    known = [*_OPTIONS, *_MODES, "--json", "--help", "--version"]
-    options = build_parser().parse(arguments, known)
-    given = [f"--{name.replace('_', '-')}" for name, value in vars(options).items() if value]
-    (mode,) = [name for name in given if name in _MODES] or ["no mode"]
-    for name in given:
-        if name not in (mode, *_MODES[mode][1]):
-            raise demo.UsageError(f"{name} does not go with {mode}", terminal.name)
-    _refuse_key_in(terminal, "\n".join(str(value) for value in vars(options).values()))
-    for name, (default, _) in _OPTIONS.items():
-        attribute = name[2:].replace("-", "_")
-        setattr(options, attribute, getattr(options, attribute) or default)
-    return mode, options
 
 
 def _run(terminal: demo.Terminal, arguments: list[str]) -> int:
     _redact_keys(terminal, arguments)
     try:
-        mode, options = _parse_options(terminal, arguments)
+        options = build_parser().parse(arguments, [*_OPTIONS, *_MODES, "--json", "--help", "--version"])
     except demo.HelpAsked as asked:
         terminal.write_out(str(asked))
         return demo.EXIT_DONE
-    return _MODES[mode][0](terminal, options, _load_work(options))
+    given = {argument.partition("=")[0] for argument in arguments}
+    mode = next((mode for mode in _MODES if mode in given), "no mode")
+    run, belonging = _MODES[mode]
+    for name in (*_OPTIONS, "--json"):
+        if name in given and name not in belonging:
+            raise demo.UsageError(f"{name} does not go with {mode}", terminal.name)
+    _refuse_key_in(terminal, "\n".join(map(str, vars(options).values())))
+    return run(terminal, options, _load_work(options))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -94,6 +94,21 @@ def run_all_at_once(function, cases, workers=None):
         return {name: future.result() for name, future in futures.items()}
 
 
+def build_plan(rows=None, task=checkpoint_demo.DEMO, **facts):
+    """Return the Plan of a live run; facts differ from the usual ones where they are given."""
+    usual = {
+        "endpoint": run_handoff.ENDPOINT,
+        "sender": run_handoff.SENDER_MODEL,
+        "receiver": checkpoint_demo.RECEIVER_MODEL,
+        "max_tokens": 4_096,
+        "timeout_seconds": 180,
+        "rehearsal": False,
+        "task": task.name,
+        "task_sha256": "",
+    }
+    return run_handoff.Plan(task, rows or task.source, {**usual, **facts})
+
+
 class FolderTestCase(unittest.TestCase):
     """A test with a folder of its own, removed afterwards."""
 

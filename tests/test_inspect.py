@@ -446,8 +446,10 @@ class SwappedFileTest(InspectTestCase):
                     self.check(self.seal(self.copy(**{name: theirs[name]})), 1, place)
 
     def test_right_result_beside_a_handoff_of_another_checkpoint_is_found(self):
-        rows = [{"sku": "DEMO-001", "available": 0, "target": 3}, *checkpoint_demo.STOCK[1:]]
-        handoff_text = checkpoint_demo.render_handoff(checkpoint_demo.build_checkpoint(rows)).encode()
+        rows = [{"sku": "DEMO-001", "available": 0, "target": 3}, *checkpoint_demo.DEMO.source[1:]]
+        handoff_text = checkpoint_demo.render_handoff(
+            checkpoint_demo.DEMO, checkpoint_demo.build_checkpoint(checkpoint_demo.DEMO, rows)
+        ).encode()
         folder = self.seal(self.copy(**{"handoff.txt": handoff_text}))
         self.check(folder, 1, "handoff.txt byte", "the evidence does not hold")
 

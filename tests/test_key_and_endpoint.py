@@ -125,7 +125,7 @@ class RefusalTest(unittest.TestCase):
         lines = {
             "a word": [*named, KEY],
             "an option": [*named, f"--{KEY}"],
-            "a stock": [*named, "--stock", KEY],
+            "a stock": [*named, "--source", KEY],
             "a folder": ["--key-env=OTHER_KEY", "--inspect", KEY],
             "a refused endpoint": [*named, "--endpoint", f"http://api.example/{KEY}"],
             "a word that is in no variable": [*plain, KEY],
@@ -143,7 +143,7 @@ class RefusalTest(unittest.TestCase):
                 self.assertNotIn("0123456789abcdef", ended.out + ended.err)
 
     def test_key_in_an_option_of_a_rehearsal_is_refused_and_stored_nowhere(self):
-        for option in ("--sender", "--out", "--stock"):
+        for option in ("--sender", "--out", "--source"):
             with self.subTest(option), tempfile.TemporaryDirectory() as folder:
                 out = [] if option == "--out" else ["--out", os.path.join(folder, "run")]
                 ended = handoff("--rehearse", *out, option, os.path.join(folder, KEY), key=KEY)
@@ -154,7 +154,7 @@ class RefusalTest(unittest.TestCase):
     def test_longer_one_of_two_keys_is_removed_first(self):
         with mock.patch.dict(os.environ, {"OTHER_KEY": KEY + "TAIL" * 4}):
             for _ in range(10):
-                ended = handoff("--live", "--key-env", "OTHER_KEY", "--stock", KEY + "TAIL" * 4, key=KEY)
+                ended = handoff("--live", "--key-env", "OTHER_KEY", "--source", KEY + "TAIL" * 4, key=KEY)
                 self.assertNotIn("TAIL", ended.out + ended.err)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import unittest
 
+import checkpoint_demo
 import run_handoff
 from run_handoff import Outcome
 from tests.support import ANSWERED, CALLED, THINKING, message, text, tool_call
@@ -187,7 +188,9 @@ class MisfitTest(unittest.TestCase):
     def test_reply_fits_its_step_or_is_refused_at_its_place(self):
         for name, (step, reply_message, place) in self.CASES.items():
             with self.subTest(name):
-                findings = run_handoff.find_step_findings(step, reply_message, key_removed=False)
+                findings = run_handoff.find_step_findings(
+                    checkpoint_demo.DEMO, step, reply_message, key_removed=False
+                )
                 self.assertEqual([finding.path for finding in findings][:1], [place] if place else [])
 
     def test_stop_reason_absent_fits_no_step(self):
@@ -195,16 +198,31 @@ class MisfitTest(unittest.TestCase):
             with self.subTest(step.operation_id):
                 reply_message = message([tool_call()] if step.stop_reason == "tool_use" else [])
                 del reply_message["stop_reason"]
-                findings = run_handoff.find_step_findings(step, reply_message, key_removed=False)
+                findings = run_handoff.find_step_findings(
+                    checkpoint_demo.DEMO, step, reply_message, key_removed=False
+                )
                 self.assertEqual(findings[0].path, "stop_reason")
 
     def test_key_in_what_must_be_sent_back_ends_step_1_only(self):
         marked = message([text("[key removed]"), tool_call()], "tool_use")
         self.assertEqual(
-            run_handoff.find_step_findings(run_handoff.TOOL_REQUEST, marked, key_removed=False), []
+            run_handoff.find_step_findings(
+                checkpoint_demo.DEMO, run_handoff.TOOL_REQUEST, marked, key_removed=False
+            ),
+            [],
         )
         self.assertEqual(
-            len(run_handoff.find_step_findings(run_handoff.TOOL_REQUEST, marked, key_removed=True)), 1
+            len(
+                run_handoff.find_step_findings(
+                    checkpoint_demo.DEMO, run_handoff.TOOL_REQUEST, marked, key_removed=True
+                )
+            ),
+            1,
         )
         ended = message([text("[key removed]")])
-        self.assertEqual(run_handoff.find_step_findings(run_handoff.TOOL_RESULT, ended, key_removed=True), [])
+        self.assertEqual(
+            run_handoff.find_step_findings(
+                checkpoint_demo.DEMO, run_handoff.TOOL_RESULT, ended, key_removed=True
+            ),
+            [],
+        )

@@ -256,7 +256,7 @@ class VerdictTest(ReportTestCase):
         self.assertIn("The validator judges: rejected", page.list_way())
 
     def test_rows_are_judged_as_the_validator_judges_them(self):
-        right = checkpoint_demo.build_result(checkpoint_demo.STOCK)["rows"]
+        right = checkpoint_demo.DEMO.build_answer(checkpoint_demo.DEMO.source)["rows"]
         answers = {
             "a row before the right one": (
                 [{"sku": "DEMO-001", "shortage": 99}, *right],
@@ -417,19 +417,19 @@ class OutsideTestCase(ReportTestCase):
             respond(ENDED),
             respond(message([text(json.dumps({"rows": rows}))], model=words)),
         )
-        ended = self.live(self.serve(*script), "--stock", stock)
+        ended = self.live(self.serve(*script), "--source", stock)
         self.assertEqual(ended.code, 1, ended)
         return self.page()
 
     def run_large(self, wrong):
         """Do a run on 10,000 rows, of which the first so many have a wrong answer."""
         rows = [{"sku": f"S{number:05}", "available": 0, "target": number} for number in range(10_000)]
-        answer = checkpoint_demo.build_result(rows)
+        answer = checkpoint_demo.DEMO.build_answer(rows)
         for row in answer["rows"][9_000 : 9_000 + wrong]:
             row["shortage"] += 1
         stock = self.put("stock.json", json.dumps(rows))
         script = (*GOOD_RUN[:2], respond(message([text(json.dumps(answer))])))
-        return self.live(self.serve(*script), "--stock", stock, "--max-tokens", "900000")
+        return self.live(self.serve(*script), "--source", stock, "--max-tokens", "900000")
 
 
 class HostileTextTest(OutsideTestCase):
@@ -558,9 +558,9 @@ class BrowserTest(OutsideTestCase):
         self.put("stock.json", json.dumps(rows))
         self.live(
             self.serve(
-                *GOOD_RUN[:2], respond(message([text(json.dumps(checkpoint_demo.build_result(rows)))]))
+                *GOOD_RUN[:2], respond(message([text(json.dumps(checkpoint_demo.DEMO.build_answer(rows)))]))
             ),
-            *("--stock", self.path("stock.json"), "--max-tokens", "9000"),
+            *("--source", self.path("stock.json"), "--max-tokens", "9000"),
         )
         data = (self.folder / "run" / "report.html").read_text(encoding="utf-8")
         for width in (390, 1280):

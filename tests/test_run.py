@@ -74,7 +74,10 @@ class AcceptedRunTest(RunTestCase):
 
     def test_third_request_holds_nothing_but_the_checkpoint(self):
         third = json.loads(self.server.requests[2].body)
-        handoff = checkpoint_demo.render_handoff(checkpoint_demo.build_checkpoint(checkpoint_demo.STOCK))
+        handoff = checkpoint_demo.render_handoff(
+            checkpoint_demo.DEMO,
+            checkpoint_demo.build_checkpoint(checkpoint_demo.DEMO, checkpoint_demo.DEMO.source),
+        )
         self.assertEqual(
             third,
             {
@@ -676,7 +679,7 @@ class WriteAheadTest(RunTestCase):
         recorder = run_handoff.Recorder(
             self.path("run"), run_handoff.Key(KEY), sent.append, checkpoint_demo.Terminal("test")
         )
-        self.addCleanup(recorder.close)
+        self.addCleanup(os.close, recorder._ledger)
         recorder.record("run", "planned")
         with self.assertRaises(RuntimeError):
             recorder.send(run_handoff.TOOL_REQUEST, b"{}")
