@@ -34,7 +34,7 @@ from itertools import islice, takewhile, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from typing import Any, ClassVar, NoReturn, Union
 
     Json = dict[str, Any]  # an object as it was parsed: a row, a checkpoint, a message, a session record
@@ -133,13 +133,17 @@ class ExistsError(RefusedError):
 
 
 class Finding:
-    """One thing that is wrong with a document: `path` says where, `message` what."""
+    """One thing that is wrong with a document: `path` says where, `message` what.
 
-    def __init__(self, path: str, message: str) -> None:
-        self.path, self.message = path, message
+    `label` names a group of findings. `values` holds what was observed and expected, where it is one
+    text, number or literal.
+    """
+
+    def __init__(self, path: str, message: str, label: str = "", **values: Any) -> None:
+        self.path, self.message, self.label, self.values = path, message, label, values
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.message}"
+        return f"{self.label}{', ' if self.label else ''}{self.path}: {self.message}"
 
     __repr__ = __str__
 
@@ -447,8 +451,14 @@ def list_differences(observed: Any, expected: Any, *at: str | int) -> Findings:
 
 def explain_differences(observed: Any, expected: Any, *at: str | int) -> Iterator[Finding]:
     """Yield find_differences as findings."""
-    for path, one, other in find_differences(observed, expected, *at):
-        yield Finding(render_path(path), describe_pair(one, other))
+    return (explain_difference(*difference) for difference in find_differences(observed, expected, *at))
+
+
+def explain_difference(path: Path, observed: Any, expected: Any, said: str = "") -> Finding:
+    """Return a difference as a finding, with something said behind it."""
+    pair = {"observed": observed, "expected": expected}
+    values = {name: value for name, value in pair.items() if type(value) not in (Words, *_NESTING)}
+    return Finding(render_path(path), describe_pair(observed, expected) + said, **values)
 
 
 def cut(findings: Iterable[Finding]) -> Findings:
@@ -564,16 +574,16 @@ def match_rows(observed: list[Any], right: Rows, row_key: str) -> tuple[list[Any
     comes again, or that the source does not have.
     """
     expected, nearest = {row[row_key]: row for row in right}, []
-    missing = dict(expected)
+    missing, sample = dict(expected), right[0] if right else {row_key: FREE_TEXT}
     for row in observed:
         key = row.get(row_key) if isinstance(row, dict) else None
-        found: Any = Words(f"an object with {' and '.join(right[0])}")
+        found: Any = Words(f"an object with {' and '.join(sample)}")
         if isinstance(key, str) and key in expected:
             found = _fill_free_text(expected[key], row)
             if missing.pop(key, None) is None:
                 found = {**found, row_key: REPEATED}
         elif isinstance(row, dict):
-            found = {name: _keep_kind(row.get(name, MISSING), right[0][name]) for name in right[0]}
+            found = {name: _keep_kind(row.get(name, MISSING), sample[name]) for name in sample}
             found[row_key] = Words(f"the {row_key} of a row of the source")
         nearest.append(found)
     return nearest, list(missing.values())
@@ -658,52 +668,46 @@ def check_rows(rows: Any, row_key: str) -> Rows:
 
 
 def check_task(task: Any, rows: Rows | None = None) -> Task:
-    """Return a task that can be used with rows. Raises TaskError, which names the member at fault.
+    """Return a task that can be used with rows, by default its own `source`.
 
-    `rows` are its own `source` where none are given.
+    Raises TaskError, which names the member at fault, and the line where its code raised something.
     """
-    # 1. It is a task, and each of its texts is one.
     if not isinstance(task, Task):
         raise TaskError("TASK", f"observed {shorten(repr(task))}, expected an object of a class from Task")
-    for member, pattern in _TASK_TEXTS.items():
-        text = getattr(task, member)
-        if not isinstance(text, str) or not re.fullmatch(pattern, text):
-            raise TaskError(member, f"observed {shorten(repr(text))}, expected a text that matches {pattern}")
-    # 2. Its source is a list of rows.
-    rows = task.source if rows is None else rows
-    _call("source", list, lambda: check_rows(rows, task.row_key))
-    # 3. Its methods return what they must, and what it calls right, it accepts.
-    right = _call("build_answer", dict, lambda: parse_json(render_json(task.build_answer(rows))))
-    names = _call("build_answer", list, lambda: [row[task.row_key] for row in right[task.rows_field]])
-    if names != [row[task.row_key] for row in rows]:
-        fault = f"expected {task.rows_field} with a row for each row of the source, in its order"
-        raise TaskError("build_answer", fault)
-    _call("list_pending", list, lambda: [text + "" for text in task.list_pending(rows)])
-    _call("render_acceptance", str, lambda: task.render_acceptance(rows))
-    for finding in _call("find_faults", list, lambda: list(task.find_faults(right, rows))):
-        raise TaskError("find_faults", f"it does not accept build_answer's answer: {finding}")
-    return task
-
-
-def _call(member: str, kind: type, function: Callable[[], Any]) -> Any:
-    """Return what a function of a task's member returns, of a kind. Raises TaskError otherwise."""
+    member = ""
     try:
-        value = function()
+        # 1. Each of its texts is one.
+        for member, pattern in _TASK_TEXTS.items():
+            if not re.fullmatch(pattern, getattr(task, member)):
+                raise InputError(member, f"expected a text that matches {pattern}")
+        # 2. Its source is a list of rows.
+        member = "source"
+        rows = check_rows(task.source if rows is None else rows, task.row_key)
+        # 3. Its answer has a row for each of them, and it accepts what it calls right.
+        member = "build_answer"
+        right = parse_json(render_json(task.build_answer(rows)))
+        if [row[task.row_key] for row in right[task.rows_field]] != [row[task.row_key] for row in rows]:
+            raise InputError(task.rows_field, "expected a row for each row of the source, in its order")
+        member = "find_faults"
+        for finding in task.find_faults(right, rows):
+            raise InputError("build_answer's answer", f"it is not accepted: {finding}")
+        # 4. Its words are texts.
+        member = "list_pending"
+        canonical_json(["".join([text]) for text in task.list_pending(rows)])
+        member = "render_acceptance"
+        canonical_json("".join([task.render_acceptance(rows)]))
     except Exception as error:
         raise TaskError(member, describe_exception(error)) from error
-    if not isinstance(value, kind):
-        raise TaskError(member, f"observed {shorten(repr(value))}, expected {describe_kind(kind())}")
-    return value
+    return task
 
 
 def describe_exception(error: BaseException) -> str:
     """Return an exception's type and words, and the last line of the task's file that it came through."""
-    if isinstance(error, InputError):
-        return str(error)
     own = getattr(sys.modules.get(TASK_MODULE), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
     line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
-    return f"{type(error).__name__}: {explain(error)}" + (f" (line {line})" if line else "")
+    kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
+    return f"{kind}{explain(error)}" + (f" (line {line})" if line else "")
 
 
 # --- The demo's task: a stock and what is short of it (pure) ------------------
@@ -744,7 +748,7 @@ result | a missing field | "shortage":4, | | rows[2].shortage
 result | an unexpected field | :4 | :4,"order":true | rows[2].order
 result | a key beside rows | ]} | ],"summary":"done"} | summary
 result | rows as an object | [ | {"DEMO-001":3},"was":[ | rows
-checkpoint | a changed result | "available":7 | "available":9 | completed[0].result[0].available
+checkpoint | a changed quantity | "available":7 | "available":9 | completed[0].result[0].available
 """
     _columns = ("sku", "available", "target")
     _most_pieces = 10**12
@@ -818,23 +822,21 @@ def _parse_csv(text: str, columns: Sequence[str]) -> Iterator[tuple[str, Json]]:
     lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     begin = 1  # a quoted field may go over several lines; the first of them is named
     try:
-        header = next(lines, [])
+        header = next(filter(None, lines), [])
         if sorted(header) != sorted(columns):
             observed, expected = describe(header or MISSING), ",".join(columns)
             raise InputError("line 1", f"observed {observed}, expected the columns {expected}")
         begin = lines.line_num + 1
         for fields in lines:
-            if len(fields) != len(header):
-                observed = f"{len(fields)} fields" if fields else "a blank line"
-                raise InputError(f"line {begin}", f"observed {observed}, expected {len(header)} fields")
-            row = zip(header, fields)
-            yield (
-                f"line {begin}",
-                {
-                    name: int(field) if name != "sku" and re.fullmatch("[0-9]{1,20}", field) else field
-                    for name, field in row
-                },
-            )
+            if fields and len(fields) != len(header):
+                observed, expected = render_count(fields, "field"), render_count(header, "field")
+                raise InputError(f"line {begin}", f"observed {observed}, expected {expected}")
+            row: Json = dict(zip(header, fields))
+            for name in {*row} - {"sku"}:
+                if re.fullmatch("[0-9]{1,20}", row[name]):
+                    row[name] = int(row[name])
+            if row:  # a blank line is not one
+                yield f"line {begin}", row
             begin = lines.line_num + 1
     except csv.Error as error:
         raise InputError(f"line {begin}", f"not CSV: {error}") from error
@@ -897,14 +899,13 @@ def verify_checkpoint(checkpoint: Any, task: Task, rows: Rows) -> Findings:
     is trusted; it shows no authorship and no freshness.
     """
     differences = find_differences(checkpoint, build_checkpoint(task, rows))
-    return cut(_explain_difference(*difference) for difference in differences)
+    return cut(explain_difference(*one, f" ({_name_reason(*one)})") for one in differences)
 
 
-def _explain_difference(path: Path, observed: Any, expected: Any) -> Finding:
-    reason = next(_REASONS[place] for place in _REASONS if path[: len(place)] == place)
+def _name_reason(path: Path, observed: Any, expected: Any) -> str:
     if path and isinstance(path[-1], str) and (observed is MISSING or expected is MISSING):
-        reason = "an unexpected field" if expected is MISSING else "a missing field"
-    return Finding(render_path(path), f"{describe_pair(observed, expected)} ({reason})")
+        return "an unexpected field" if expected is MISSING else "a missing field"
+    return next(_REASONS[place] for place in _REASONS if path[: len(place)] == place)
 
 
 # --- Handoff: what the receiving model is given (pure) ------------------------
@@ -990,11 +991,10 @@ def find_reply_faults(message: Json, stop_reason: str, tool: str | None = None) 
     """
     observed = message.get("stop_reason", MISSING)
     said = f" ({_STOP_REASONS[observed]})" if str(observed) in _STOP_REASONS else ""
-    findings = [
-        Finding(finding.path, finding.message + said)
-        for finding in list_differences(observed, stop_reason, "stop_reason")
-    ]
-    return findings + cut(_find_block_faults(message["content"], tool))
+    differences = find_differences(observed, stop_reason, "stop_reason")
+    return [explain_difference(*one, said) for one in differences] + cut(
+        _find_block_faults(message["content"], tool)
+    )
 
 
 def _find_block_faults(content: list[Any], tool: str | None) -> Iterator[Finding]:
@@ -1059,19 +1059,18 @@ def validate_result(result: Any, task: Task, rows: Rows) -> Findings:
 
 # --- Session replay: was the conversation restored exactly? (pure) ------------
 
+# The parts of a record's messages, in order: before the turn in hand, the turn, its results, the rest.
+_MESSAGE_LABELS = (
+    "changed prefix: messages",
+    "changed assistant turn",
+    "changed tool result",
+    "changed later messages",
+)
 # The API's own documentation leaves these out of what it compares.
 _UNCOMPARED_FIELDS = {
     *("model", "max_tokens", "output_config", "effort", "tool_choice", "thinking", "metadata", "stream"),
     *("service_tier", "cache_control"),
 }
-
-
-class _Turn(NamedTuple):
-    """The turn in hand: its assistant messages in the restored record, its message in the original."""
-
-    restored_start: int
-    restored_end: int
-    original_start: int
 
 
 def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]:
@@ -1083,81 +1082,72 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]
     `notes` are differences that the API leaves out of its comparison. Whether a signature is genuine,
     or which model can read a block, is not checked.
     """
-    messages = restored.get("messages")
-    messages = messages if isinstance(messages, list) else []
-    turn = _match_turns(messages, original["messages"])
-    unmatched = _find_unmatched(messages, turn)
     changes: Changes = {}
     notes: Findings = []
-    for label, name, observed, expected in _list_parts(restored, messages, original, turn):
+
+    def compare(label: str, name: str, observed: Any, expected: Any) -> None:
+        findings = cut(_sift(find_differences(observed, expected, name), notes, label))
+        if findings:
+            changes.setdefault(label, []).extend(findings)
+
+    def compare_field(kind: str, name: str) -> None:
+        compare(
+            f"changed {kind}: {show(name)}", name, restored.get(name, MISSING), original.get(name, MISSING)
+        )
+
+    compare_field("prefix", "system")
+    compare_field("prefix", "tools")
+    messages, expected = restored.get("messages", MISSING), original["messages"]
+    if not isinstance(messages, list):
+        compare("changed prefix: messages", "messages", messages, Words("a list of messages"))
+        messages = []
+    start, end, begin = _match_turns(messages, expected)
+    unmatched = _find_unmatched(messages, start, end)
+    size = int(any(map(_has_calls, expected[begin : begin + 1])))  # one message of results
+    places, wanted = [0, start, end, end + size, None], [0, begin, begin + 1, begin + 1 + size, None]
+    for at, label in enumerate(_MESSAGE_LABELS):
         if label == "changed tool result" and unmatched:  # results are compared only where they pair
             changes["unmatched tool result"] = unmatched
             continue
-        findings = cut(_sift(find_differences(observed, expected, name), notes))
-        if findings:
-            changes.setdefault(label, []).extend(findings)
+        one, other = messages[places[at] : places[at + 1]], expected[wanted[at] : wanted[at + 1]]
+        first = places[at] or 0
+        compare(label, "messages", dict(enumerate(one, first)), dict(enumerate(other, first)))
+    for name in {**restored, **original}:
+        if name not in ("system", "tools", "messages"):
+            compare_field("field", name)
     return changes, notes
 
 
-def _list_parts(
-    restored: Json, messages: Messages, original: Json, turn: _Turn
-) -> Iterator[tuple[str, str, Any, Any]]:
-    """Yield (label, field, observed, expected) for each part of a record; messages go by their index."""
-
-    def field(label: str, name: str) -> tuple[str, str, Any, Any]:
-        return f"{label}: {show(name)}", name, restored.get(name, MISSING), original.get(name, MISSING)
-
-    def part(label: str, begin: int, one: Messages, other: Messages) -> tuple[str, str, Any, Any]:
-        return label, "messages", dict(enumerate(one, begin)), dict(enumerate(other, begin))
-
-    wanted = original["messages"]
-    start, end, original_start = turn
-    original_end = original_start + 1
-    results = 1 if any(map(_has_calls, wanted[original_start:original_end])) else 0  # messages of results
-    yield field("changed prefix", "system")
-    yield field("changed prefix", "tools")
-    if not isinstance(restored.get("messages"), list):
-        observed = restored.get("messages", MISSING)
-        yield "changed prefix: messages", "messages", observed, Words("a list of messages")
-    yield part("changed prefix: messages", 0, messages[:start], wanted[:original_start])
-    yield part("changed assistant turn", start, messages[start:end], wanted[original_start:original_end])
-    after, original_after = end + results, original_end + results
-    yield part("changed tool result", end, messages[end:after], wanted[original_end:original_after])
-    yield part("changed later messages", after, messages[after:], wanted[original_after:])
-    for name in {**restored, **original}:
-        if name not in ("system", "tools", "messages"):
-            yield field("changed field", name)
-
-
-def _sift(differences: Iterable[tuple[Path, Any, Any]], notes: Findings) -> Iterator[Finding]:
+def _sift(
+    differences: Iterable[tuple[Path, Any, Any]], notes: Findings, label: str = ""
+) -> Iterator[Finding]:
     """Yield the differences that the API compares as findings; the others are added to the notes."""
-    for path, observed, expected in differences:
-        finding = Finding(render_path(path), describe_pair(observed, expected))
-        if _is_compared(path):
+    for difference in differences:
+        finding = explain_difference(*difference)
+        if _is_compared(difference[0]):
+            finding.label = label
             yield finding
         elif len(notes) < MOST_FINDINGS:
             notes.append(finding)
 
 
 def _is_compared(path: Path) -> bool:
-    """Return whether the API compares what is at a path: not a mark for its cache, say.
+    """Return whether the API compares what is at a path.
 
-    A mark is on a tool, a system block or a content block; in a tool's input the same word is data.
+    It does not compare a mark for its cache on a tool, a system block or a content block; in a tool's
+    input the same word is data.
     """
-    if path[0] in _UNCOMPARED_FIELDS:
-        return False
-    if "cache_control" not in path:
-        return True
-    begin = path[: path.index("cache_control")]
-    names, indexes = begin[::2], begin[1::2]
-    is_marked = names in (("system",), ("tools",)) or (
-        names[:1] == ("messages",) and set(names[1:]) == {"content"}
+    names, indexes = path[::2], path[1::2]  # of a path such as messages, 3, content, 0, cache_control
+    at = names.index("cache_control") if "cache_control" in names else 0
+    is_marked = names[:at] in (("system",), ("tools",)) or (
+        names[:1] == ("messages",) and {"content"} == {*names[1:at]}
     )
-    return not (is_marked and len(names) == len(indexes) and all(type(at) is int for at in indexes))
+    is_mark = at > 0 and is_marked and all(type(index) is int for index in indexes[:at])
+    return path[0] not in _UNCOMPARED_FIELDS and not is_mark
 
 
-def _match_turns(messages: Messages, original: Messages) -> _Turn:
-    """Return where the turn in hand is in both records.
+def _match_turns(messages: Messages, original: Messages) -> tuple[int, int, int]:
+    """Return where the turn in hand begins and ends in a restored record, and where in the original.
 
     It is the last assistant message with a tool_use, else the last assistant message. Where that was
     changed or is gone, it begins where the prefix ends, if the prefix is whole; it may have come back
@@ -1174,18 +1164,16 @@ def _match_turns(messages: Messages, original: Messages) -> _Turn:
         kinds = [
             block.get("type") for message in messages[start : start + 1] for block in _list_blocks(message)
         ]
-        if "tool_result" not in kinds:
-            turn = expected  # it is gone, or has another role
-    return _Turn(start, (ends or [start + len(turn[:1])])[-1], original_start)
+        turn = [] if "tool_result" in kinds else expected  # it is gone, or has another role
+    return start, (ends or [start + len(turn[:1])])[-1], original_start
 
 
 def _differ(messages: Messages, original: Messages) -> bool:
     return any(_sift(find_differences(messages, original, "messages"), []))
 
 
-def _find_unmatched(messages: Messages, turn: _Turn) -> Findings:
+def _find_unmatched(messages: Messages, start: int, end: int) -> Findings:
     """Return what does not pair in a restored record, from the turn in hand on."""
-    start, end, _ = turn
     later = [at for at, message in enumerate(messages) if at >= end and _has_calls(message)]
     findings = find_unmatched_results(messages[start:end], messages[end:], end)
     for at, following in zip(later, [*later[1:], len(messages)]):
@@ -1271,6 +1259,7 @@ _JSON_TEXTS = {
 }
 
 # What is changed in a good text: its group, the check, a piece, what replaces it, where that is refused.
+# ROWS is the answer's list of rows, column END is behind the answer.
 _CHANGES = """
 checkpoint | a changed source digest | "source_sha256":" | "source_sha256":"0 | source_sha256
 checkpoint | a changed result digest | "result_sha256":" | "result_sha256":"0 | completed[0].result_sha256
@@ -1288,6 +1277,7 @@ reply | a user's message | assistant | user | role
 reply | an empty answer | "type":"text" | "type":"other" | the answer, line 1 column 1
 reply | Markdown around the answer | "text":" | "text":"```json  | the answer, line 1 column 1
 reply | prose in front of the answer | "text":" | "text":"Done:  | the answer, line 1 column 1
+reply | prose behind the answer | ","type":"text" | Done.","type":"text" | the answer, line 1 column END
 reply | an answer with a row that is not an object | :[{\\" | :[0,{\\" | ROWS[0]
 """
 
@@ -1361,6 +1351,7 @@ def _try_changes(task: Task, rows: Rows, checkpoint: Json) -> Iterator[tuple[str
     reply = {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
     good = {"checkpoint": checkpoint, "result": right, "reply": reply}
     texts = {group: canonical_json(value).decode() for group, value in good.items()}
+    end = f"column {len(texts['result']) + 1}"
 
     def judge_reply(value: Any) -> Findings:
         findings, answer = find_answer(value)
@@ -1379,7 +1370,7 @@ def _try_changes(task: Task, rows: Rows, checkpoint: Json) -> Iterator[tuple[str
             if named == group:
                 changed = text.replace(old, new, 1)
                 refused = _find_place_of_refusal(judges[group], changed.encode())
-                expected = place.replace("ROWS", task.rows_field)
+                expected = place.replace("ROWS", task.rows_field).replace("column END", end)
                 yield group, f"refuses {check}", changed != text and refused == expected
 
 
@@ -1393,9 +1384,8 @@ def _find_place_of_refusal(judge: Callable[[Any], Findings], data: bytes) -> str
 
 # --- Files -------------------------------------------------------------------
 
-
-# Where a file system has no hard links, creating a file exclusively does not overwrite either.
-_NO_HARD_LINKS = (errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EMLINK)
+# The errors by which file systems say that they flush no folders.
+_UNFLUSHED = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS)
 
 
 def read_input(path: str) -> bytes:
@@ -1463,8 +1453,8 @@ def write_new_files(files: dict[str, bytes]) -> None:
     """Write new files durably, all of them or none; what exists is never overwritten.
 
     Each is written beside its place, flushed, and given its final name by a hard link, which fails
-    where something stands already, in a race and through a symbolic link too. Where a file system has no
-    hard links, the file is created exclusively in its place instead. Raises ExistsError or
+    where something is already, in a race and through a symbolic link too. Where the system makes no hard
+    link, the file is created exclusively in its place instead. Raises ExistsError or
     UnwritableError after taking back what it had written.
     """
     for path in files:
@@ -1478,9 +1468,9 @@ def write_new_files(files: dict[str, bytes]) -> None:
             mine.append(temporary)
             try:
                 os.link(temporary, path)
-            except OSError as error:
-                if error.errno not in _NO_HARD_LINKS:
-                    raise
+            except FileExistsError:
+                raise
+            except (OSError, AttributeError, NotImplementedError):  # a real fault comes back here
                 write_flushed(path, data)
             mine.append(path)
             os.unlink(temporary)
@@ -1552,11 +1542,12 @@ def write_all(write: Callable[[memoryview], int | None], data: bytes) -> None:
 
 def flush(descriptor: int) -> None:
     """Flush to disk what was written through a descriptor. Raises OSError."""
-    if sys.platform == "darwin":  # there fsync stops at the drive's cache
+    try:
         import fcntl
 
-        fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
-    else:
+        full_flush = vars(fcntl)["F_FULLFSYNC"]  # of macOS, where fsync stops at the drive's cache
+        fcntl.fcntl(descriptor, full_flush)
+    except (ImportError, KeyError, OSError):  # another system, or a file system without it
         os.fsync(descriptor)
 
 
@@ -1568,7 +1559,7 @@ def flush_folder(path: str) -> None:
     try:
         flush(descriptor)
     except OSError as error:
-        if error.errno != errno.EINVAL:  # the one by which a file system says that it flushes no folders
+        if error.errno not in _UNFLUSHED:
             raise
     finally:
         os.close(descriptor)
@@ -1577,6 +1568,23 @@ def flush_folder(path: str) -> None:
 # --- Terminal ----------------------------------------------------------------
 
 _COLOURS = {"red": 31, "green": 32, "yellow": 33}
+
+
+class Report(NamedTuple):
+    """How a command ends: its verdict in one word, and `what`, the line that a person reads last."""
+
+    exit_code: int
+    verdict: str
+    what: str
+    findings: Sequence[Finding] = ()
+    notes: Sequence[str] = ()
+    facts: Mapping[str, Any] = types.MappingProxyType({})  # what else --json shows
+
+
+def list_members(finding: Finding) -> Json:
+    """Return a finding as --json shows it."""
+    label = {"label": finding.label} if finding.label else {}
+    return {**label, "path": finding.path, "message": finding.message, **finding.values}
 
 
 class Terminal:
@@ -1588,12 +1596,46 @@ class Terminal:
     any program, but from `hold` on to `release` it only makes `interrupted` true.
     """
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, name: str, as_json: bool = False) -> None:
+        self.name, self.as_json = name, as_json
         self.redact: Callable[[str], str] = str
         self.lost = False
         self.must_be_heard = True
         self.interrupted = False
+
+    def say(self, report: Report) -> int:
+        """Show a report, and return its exit code.
+
+        Findings and notes go to standard error, the verdict behind them to standard output; with --json
+        all goes there as one object.
+        """
+        if self.as_json:
+            self.write_json(
+                verdict=report.verdict,
+                exit_code=report.exit_code,
+                what=report.what,
+                findings=[list_members(finding) for finding in report.findings],
+                notes=report.notes,
+                **report.facts,
+            )
+        else:
+            for line in (*report.findings, *report.notes):
+                self.write_err(str(line))
+            self.write_out(report.what, "red" if report.exit_code else "green")
+        return report.exit_code
+
+    def say_error(self, error: HandoffError) -> int:
+        """Show why a command ended without a verdict, and return its exit code."""
+        if self.as_json:
+            told = {"what": error.what, "why": error.why, "next": error.next_step}
+            self.write_json(verdict=error.verdict, exit_code=error.exit_code, **told)
+        else:
+            self.write_err(f"{self.name}: {error}")
+        return error.exit_code
+
+    def write_json(self, **members: Any) -> None:
+        """Write one machine-readable object to standard output."""
+        self.write_out(render_json(members, 2))
 
     def write_out(self, text: str, colour: str = "") -> None:
         """Write lines to standard output; a colour (red, green, yellow) shows on a terminal only."""
@@ -1648,7 +1690,11 @@ class Terminal:
 def _drop(stream: Any) -> None:
     """Let a stream that takes no more end in nothing, or the interpreter's last flush of it fails."""
     try:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        number = stream.fileno()
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        if nothing != number:  # else it has taken the place already
+            os.dup2(nothing, number)
+            os.close(nothing)
     except (OSError, ValueError, AttributeError):  # closed; a program's own object
         return
 
@@ -1676,9 +1722,9 @@ def open_missing_descriptors() -> None:
             os.open(os.devnull, os.O_RDWR)
 
 
-def run_command(name: str, command: Callable[[Terminal], int]) -> int:
+def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = False) -> int:
     """Return the exit code of a command, whatever way it ends; only a bug shows a traceback."""
-    terminal = Terminal(name)
+    terminal = Terminal(name, as_json)
     try:
         try:
             if sys.hexversion < 0x3090000:
@@ -1686,18 +1732,19 @@ def run_command(name: str, command: Callable[[Terminal], int]) -> int:
                 raise HandoffError(f"Python {sys.version.split()[0]} is too old", why, "start a newer one")
             code = command(terminal)
         except HandoffError as error:
-            terminal.write_err(f"{name}: {error}")
-            code = error.exit_code
+            code = terminal.say_error(error)
         except MemoryError:
             why = "what was read is too large for this machine"
-            terminal.write_err(f"{name}: {HandoffError('out of memory', why, 'give it less')}")
-            code = EXIT_UNUSABLE
+            code = terminal.say_error(HandoffError("out of memory", why, "give it less"))
         except Exception:
-            what = "a bug in this program, please report it"
-            terminal.write_err(f"{name}: {what}\n{traceback.format_exc().rstrip()}")
-            code = EXIT_BUG
-        unheard = terminal.lost and terminal.must_be_heard and code in (EXIT_DONE, EXIT_REJECTED)
-        return EXIT_UNUSABLE if unheard else code
+            bug = HandoffError("it met what it does not expect", "see the traceback", "please report it")
+            bug.verdict, bug.exit_code = "a bug in this program", EXIT_BUG
+            code = terminal.say_error(bug)
+            terminal.write_err(traceback.format_exc().rstrip())
+        if not terminal.lost or not terminal.must_be_heard or code not in (EXIT_DONE, EXIT_REJECTED):
+            return code
+        terminal.write_err(f"{name}: standard output or standard error did not take all that was said")
+        return EXIT_UNUSABLE
     except KeyboardInterrupt:
         while True:
             try:
@@ -1705,9 +1752,9 @@ def run_command(name: str, command: Callable[[Terminal], int]) -> int:
                 break
             except KeyboardInterrupt:  # pressed again
                 continue
-        interrupted = "interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like"
-        terminal.write_err(f"{name}: {interrupted}")
-        return EXIT_INTERRUPTED
+        interrupt = HandoffError("by Ctrl-C", "nothing was in flight", "start it again when you like")
+        interrupt.verdict, interrupt.exit_code = "interrupted", EXIT_INTERRUPTED
+        return terminal.say_error(interrupt)
     finally:
         terminal.release()
 
@@ -1839,11 +1886,6 @@ def build_parser() -> Parser:
     return parser
 
 
-def list_findings(findings: Findings) -> list[Json]:
-    """Return findings as --json shows them: {"path", "message"} each."""
-    return list(map(vars, findings))
-
-
 def _load_work(options: argparse.Namespace) -> tuple[Task, Rows]:
     """Return the task that is asked for, and the rows of its trusted source."""
     task = load_task(options.task)[0] if options.task else DEMO
@@ -1903,47 +1945,39 @@ def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> int:
     return EXIT_DONE
 
 
+def _write_output(terminal: Terminal, path: str, text: str) -> int:
+    """Write a command's text to standard output, or whole or not at all into a new file."""
+    if path == "-":
+        terminal.write_out(text)
+        return EXIT_DONE
+    terminal.hold()  # whatever is pressed
+    return _write_and_say(terminal, {path: f"{text}\n".encode()})
+
+
 def _cmd_verify(terminal: Terminal, options: argparse.Namespace) -> int:
     """Check a checkpoint against the trusted source."""
     task, rows = _load_work(options)
-    digest = digest_json(rows)
-    verified = f"verified: {render_count(rows, 'row')}, source {digest[:12]}"
-    return _judge(
-        terminal, options, options.checkpoint, lambda value: verify_checkpoint(value, task, rows), verified
-    )
+    what = f"verified: {render_count(rows, 'row')}, source {digest_json(rows)[:12]}"
+    return _judge(terminal, options.checkpoint, lambda value: verify_checkpoint(value, task, rows), what)
 
 
 def _cmd_validate(terminal: Terminal, options: argparse.Namespace) -> int:
     """Judge a result against the trusted source."""
     task, rows = _load_work(options)
-    accepted = task.render_acceptance(rows)
-    return _judge(
-        terminal, options, options.result, lambda value: validate_result(value, task, rows), accepted
-    )
+    what = task.render_acceptance(rows)
+    return _judge(terminal, options.result, lambda value: validate_result(value, task, rows), what)
 
 
-def _judge(
-    terminal: Terminal,
-    options: argparse.Namespace,
-    path: str,
-    judge: Callable[[Any], Findings],
-    passed: str,
-) -> int:
-    """Say what a judge finds in a file, then the verdict, `passed` if nothing; return the exit code."""
+def _judge(terminal: Terminal, path: str, judge: Callable[[Any], Findings], what: str) -> int:
+    """Say what a judge finds in a file, then the verdict, `what` if nothing; return the exit code."""
     try:
         findings = judge(parse_json(read_input(path)))
     except InputError as error:  # a text that is not strict JSON is judged too
         findings = [error]
-    verdict = f"rejected: {render_count(findings, 'finding')}" if findings else passed
-    if options.json:
-        word, _, rest = verdict.partition(": ")
-        report = {"verdict": word, "why": rest, "findings": list_findings(findings)}
-        terminal.write_out(render_json(report, 2))
-    else:
-        for finding in findings:
-            terminal.write_err(str(finding))
-        terminal.write_out(verdict, "red" if findings else "green")
-    return EXIT_REJECTED if findings else EXIT_DONE
+    if findings:
+        what = f"rejected: {render_count(findings, 'finding')}"
+    verdict = what.partition(":")[0]
+    return terminal.say(Report(EXIT_REJECTED if findings else EXIT_DONE, verdict, what, findings))
 
 
 def _cmd_request(terminal: Terminal, options: argparse.Namespace) -> int:
@@ -1951,13 +1985,16 @@ def _cmd_request(terminal: Terminal, options: argparse.Namespace) -> int:
     try:
         handoff = decode_text(read_input(options.handoff))
         fault = "" if handoff.strip() else "it holds no text, which the API would refuse"
+        if isinstance(parse_json(handoff), (dict, list)):
+            fault = "it is a JSON value, such as a session record, and not a handoff prompt"
+    except NotJsonError:
+        pass
     except InputError as error:
         fault = str(error)
     if fault:
         raise UnreadableError(options.handoff, fault, "write it with prepare")
     request = build_receiver_request(handoff, options.receiver, int(options.max_tokens))
-    terminal.write_out(render_json(request))
-    return EXIT_DONE
+    return _write_output(terminal, options.o, render_json(request))
 
 
 def _cmd_extract(terminal: Terminal, options: argparse.Namespace) -> int:
@@ -1966,17 +2003,13 @@ def _cmd_extract(terminal: Terminal, options: argparse.Namespace) -> int:
         findings, answer = find_answer(parse_json(read_input(options.response), REPLY_DEPTH_LIMIT))
     except InputError as error:
         findings, answer = [error], None
-    if findings:
-        for finding in findings:
-            terminal.write_err(str(finding))
-        where = f"no finished answer in {show(options.response)}"
-        terminal.write_err(f"rejected: {render_count(findings, 'finding')}, {where}", "red")
-    elif options.o == "-":
-        terminal.write_out(render_json(answer, 2))
-    else:
-        terminal.hold()  # the file is there whole or not at all, whatever is pressed
-        _write_and_say(terminal, {options.o: f"{render_json(answer, 2)}\n".encode()})
-    return EXIT_REJECTED if findings else EXIT_DONE
+    if not findings:
+        return _write_output(terminal, options.o, render_json(answer, 2))
+    for finding in findings:
+        terminal.write_err(str(finding))
+    where = f"no finished answer in {show(options.response)}"
+    terminal.write_err(f"rejected: {render_count(findings, 'finding')}, {where}", "red")
+    return EXIT_REJECTED
 
 
 def _cmd_replay(terminal: Terminal, options: argparse.Namespace) -> int:
@@ -1985,27 +2018,37 @@ def _cmd_replay(terminal: Terminal, options: argparse.Namespace) -> int:
     if (emits and (restored or options.json)) or (options.original and not restored):
         what = "--original goes with --check-restored, --emit-fixture goes alone"
         raise UsageError(what, terminal.name)
-    fixture = parse_json(SESSION_TEXT)
     if emits:
-        terminal.write_out(render_json(fixture, 2))
+        terminal.write_out(render_json(parse_json(SESSION_TEXT), 2))
         return EXIT_DONE
     if restored:
-        original = _read_record(options.original, list) if options.original else fixture
-        changes, notes = compare_sessions(_read_record(restored), original)
-        return _say_changes(terminal, options.json, changes, notes)
+        return _check_restored(terminal, restored, options.original)
     cases = list(run_session_cases())
     as_expected = sum(passed for _, _, passed in cases)
-    verdict = f"{as_expected}/{len(cases)} expected outcomes"
-    if options.json:
-        listed = [
+    for change, labels, passed in () if terminal.as_json else cases:
+        terminal.write_out(f"{change:44} {labels}{'' if passed else ', which is NOT expected'}")
+    facts = {
+        "cases": [
             {"change": change, "labels": labels, "expected": passed} for change, labels, passed in cases
         ]
-        terminal.write_out(render_json({"verdict": verdict, "cases": listed}, 2))
-    else:
-        for change, labels, passed in cases:
-            terminal.write_out(f"{change:44} {labels}{'' if passed else ', which is NOT expected'}")
-        terminal.write_out(verdict)
-    return EXIT_DONE if as_expected == len(cases) else EXIT_REJECTED
+    }
+    code = EXIT_DONE if as_expected == len(cases) else EXIT_REJECTED
+    what = f"{as_expected}/{len(cases)} expected outcomes"
+    return terminal.say(Report(code, "rejected" if code else "done", what, facts=facts))
+
+
+def _check_restored(terminal: Terminal, restored_path: str, original_path: str | None) -> int:
+    """Compare a restored session record with its original, or with the built-in one."""
+    restored = _read_record(restored_path)
+    if original_path:
+        return _say_changes(terminal, *compare_sessions(restored, _read_record(original_path, list)))
+    if not any(mark in render_json(restored) for mark in ('"toolu_demo_17"', '"read_invoice"')):
+        fault = "it has neither a tool name nor a call id of the built-in session record"
+        raise UnreadableError(restored_path, fault, "name its original with --original FILE")
+    said = "compared with the built-in session record, because no --original is named"
+    if not terminal.as_json:
+        terminal.write_err(said)
+    return _say_changes(terminal, *compare_sessions(restored, parse_json(SESSION_TEXT)), said)
 
 
 def _read_record(path: str, kind: type = object) -> Json:
@@ -2036,36 +2079,26 @@ _READERS = (
 )
 
 
-def _say_changes(terminal: Terminal, as_json: bool, changes: Changes, notes: Findings) -> int:
+def _say_changes(terminal: Terminal, changes: Changes, notes: Findings, compared: str = "") -> int:
     """Say the labels, every difference, and what to do with the next request; return the exit code."""
     labels = list(changes) or ["intact"]
     advice = "it may be sent as it is; that a model can read its thinking is not shown by this"
+    said = [f"note, not compared by the API: {note}" for note in notes]
     if any(note.path == "model" for note in notes):
         advice = "it came back exactly, but another model is asked, which may not read its thinking"
-        notes = [
-            Finding(note.path, f"{note.message}; {_READERS}") if note.path == "model" else note
-            for note in notes
-        ]
+        said.append(f"note: {_READERS}")
     if changes:
         meaning = next(_MEANINGS[begin] for begin in _MEANINGS if labels[0].startswith(begin))
         advice = f"{meaning}: rebuild it from what was stored, or go on in a fresh session from a checkpoint"
-    listed = [(label, finding) for label, findings in changes.items() for finding in findings]
-    if as_json:
-        report = {
-            "labels": labels,
-            "findings": [{"label": label, **vars(finding)} for label, finding in listed],
-            "notes": list_findings(notes),
-            "next_request": advice,
-        }
-        terminal.write_out(render_json(report, 2))
-    else:
-        terminal.write_out("\n".join(labels), "red" if changes else "green")
-        for label, finding in listed:
-            terminal.write_err(f"{label}, {finding}")
-        for note in notes:
-            terminal.write_err(f"note, not compared by the API: {note}")
-        terminal.write_err(f"the next request: {advice}")
-    return EXIT_REJECTED if changes else EXIT_DONE
+    report = Report(
+        EXIT_REJECTED if changes else EXIT_DONE,
+        "changed" if changes else "intact",
+        "\n".join(labels),
+        [finding for findings in changes.values() for finding in findings],
+        [*said, f"the next request: {advice}"],
+        {"labels": labels, "next_request": advice, "compared": compared or "with --original"},
+    )
+    return terminal.say(report)
 
 
 # Every command: what does it, its arguments by their names in _ARGUMENTS, an example of them.
@@ -2073,7 +2106,7 @@ _COMMANDS: dict[str, tuple[Callable[[Terminal, argparse.Namespace], int], str, s
     "self-test": (_cmd_self_test, "--task --source", ""),
     "prepare": (_cmd_prepare, "--out --task --source", "--out mine"),
     "verify": (_cmd_verify, "CHECKPOINT --task --source --json", "mine/checkpoint.json"),
-    "request": (_cmd_request, "HANDOFF --receiver --max-tokens", "mine/handoff.txt > handoff-request.json"),
+    "request": (_cmd_request, "HANDOFF --receiver --max-tokens -o", "handoff.txt -o handoff-request.json"),
     "extract": (_cmd_extract, "RESPONSE -o", "handoff-response.json -o result.json"),
     "validate": (_cmd_validate, "RESULT --task --source --json", "result.json"),
     "replay": (
@@ -2105,7 +2138,9 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` is what follows the program's name."""
     arguments = sys.argv[1:] if argv is None else argv
-    return run_command("checkpoint_demo.py", lambda terminal: _run(terminal, arguments))
+    return run_command(
+        "checkpoint_demo.py", lambda terminal: _run(terminal, arguments), "--json" in arguments
+    )
 
 
 if __name__ == "__main__":
