@@ -27,6 +27,7 @@ import html
 import os
 import re
 import shlex
+import signal
 import stat
 import sys
 import threading
@@ -86,7 +87,7 @@ _ENDS = {
     ),
     "broken": (
         "evidence is only worth something as a whole",
-        "keep the folder as it is; unless --stock named another source than the run's, treat every request"
+        "keep the folder as it is; unless --source named another source than the run's, treat every request"
         " in it as unclear, and look it up with the provider",
     ),
     "failed": ("a run that cannot go on is ended, and nothing is sent again", "{mend}, then " + _NEW_RUN),
@@ -242,7 +243,8 @@ class Plan:
     """
 
     def __init__(self, task: demo.Task, rows: Rows, facts: Json) -> None:
-        self.task, self.rows = task, rows
+        self.task = task
+        self.rows: Rows = demo.parse_json(demo.canonical_json(rows))  # as a run records them
         self.facts = {**facts, "source_sha256": demo.digest_json(rows)} if rows else facts
 
 
@@ -2029,9 +2031,12 @@ def _run_inspection(terminal: demo.Terminal, options: argparse.Namespace, work: 
         report = render_report(inspector, _lead_to(folder, page), inspector.notes)
         demo.write_new_files({page: terminal.redact(report).encode()})
         terminal.write_err(f"wrote {demo.show(page)}")
-    if options.json:
-        terminal.write_out(demo.render_json(_list_inspection(inspector), 2))
-        return inspector.exit_code
+    if terminal.as_json:
+        requests = list_requests(inspector.records, inspector.default_state)
+        states = {operation_id: facts["state"] for operation_id, facts in requests.items()}
+        facts = {"requests": states, "checks": inspector.checks, "records": inspector.records}
+        end = (inspector.exit_code, inspector.verdict, inspector.end)
+        return terminal.say(demo.Report(*end, inspector.findings, inspector.notes, facts))
     terminal.write_out(render_table(inspector.records, inspector.default_state))
     for check in inspector.checks:
         terminal.write_out(f"ok: {check}")
@@ -2046,20 +2051,6 @@ def _run_inspection(terminal: demo.Terminal, options: argparse.Namespace, work: 
     terminal.write_out(_NOT_PROVED)
     terminal.write_out(inspector.end, "green")
     return demo.EXIT_DONE
-
-
-def _list_inspection(inspector: Inspector) -> Json:
-    requests = list_requests(inspector.records, inspector.default_state)
-    return {
-        "verdict": inspector.verdict,
-        "why": inspector.end,
-        "exit_code": inspector.exit_code,
-        "requests": {operation_id: facts["state"] for operation_id, facts in requests.items()},
-        "findings": demo.list_findings(inspector.findings),
-        "notes": inspector.notes,
-        "checks": inspector.checks,
-        "records": inspector.records,
-    }
 
 
 def _lead_to(folder: str, page: str) -> str:
@@ -2183,6 +2174,10 @@ def build_parser() -> demo.Parser:
     return parser
 
 
+def _name_options(arguments: list[str]) -> set[str]:
+    return {argument.partition("=")[0] for argument in arguments}
+
+
 def _run(terminal: demo.Terminal, arguments: list[str]) -> int:
     _redact_keys(terminal, arguments)
     try:
@@ -2190,7 +2185,7 @@ def _run(terminal: demo.Terminal, arguments: list[str]) -> int:
     except demo.HelpAsked as asked:
         terminal.write_out(str(asked))
         return demo.EXIT_DONE
-    given = {argument.partition("=")[0] for argument in arguments}
+    given = _name_options(arguments)
     mode = next((mode for mode in _MODES if mode in given), "no mode")
     run, belonging = _MODES[mode]
     for name in (*_OPTIONS, "--json"):
@@ -2203,7 +2198,15 @@ def _run(terminal: demo.Terminal, arguments: list[str]) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one mode and return its exit code; `argv` is as for checkpoint_demo.main."""
     arguments = sys.argv[1:] if argv is None else argv
-    return demo.run_command("run_handoff.py", lambda terminal: _run(terminal, arguments))
+
+    def command(terminal: demo.Terminal) -> int:
+        try:
+            return _run(terminal, arguments)
+        finally:
+            if argv is None:  # Ctrl-C no longer changes how this process ends
+                signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    return demo.run_command("run_handoff.py", command, {"--inspect", "--json"} <= _name_options(arguments))
 
 
 if __name__ == "__main__":

@@ -202,9 +202,13 @@ class ForgedLedgerTest(InspectTestCase):
                 broke,
             ),
             "no reply, but a key was in it": (3, {**silent, "finding": "x", "key_removed": True}, broke),
-            "a model without a name": (0, {"sender": ""}, "observed models that no run asks"),
-            "a model of two words": (0, {"receiver": "a b"}, "observed models that no run asks"),
-            "a digest that is none": (0, {"source_sha256": "zzzzzz"}, "that is not a digest"),
+            "a model without a name": (0, {"sender": ""}, "observed a sender that no run has"),
+            "a model of two words": (0, {"receiver": "a b"}, "observed a receiver that no run has"),
+            "a digest that is none": (
+                0,
+                {"source_sha256": "zzzzzz"},
+                "observed a source_sha256 that no run has",
+            ),
             "a rehearsal elsewhere": (0, rehearsed, "observed a rehearsal on https://"),
             "an endpoint that is refused": (0, {"endpoint": "http://api.example/v1/messages"}, "unencrypted"),
             "no endpoint": (0, {"endpoint": ""}, "it is not a URL"),
@@ -413,7 +417,7 @@ class JsonReportTest(InspectTestCase):
         report = json.loads(ended.out)
         self.assertEqual((ended.code, ended.err), (0, ""))
         self.assertEqual(report["verdict"], "accepted")
-        self.assertEqual(report["why"], "accepted: 3 rows, total shortage 7")
+        self.assertEqual(report["what"], "accepted: 3 rows, total shortage 7")
         self.assertEqual((report["exit_code"], report["findings"], report["notes"]), (0, [], []))
         self.assertEqual(
             [record["operation_id"] for record in report["records"]][:2], ["run", "sender-tool-request"]

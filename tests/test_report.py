@@ -34,7 +34,7 @@ VOID = {"meta", "br"}
 SECTIONS = [
     "The way of the task",
     "Requests",
-    "Stock and answer",
+    "Source and answer",
     "What was checked, and what that proves",
     "Ledger",
     "Files",
@@ -161,9 +161,15 @@ class StructureTest(ReportTestCase):
     def test_table_has_headers_with_scope(self):
         page = self.page()
         scopes = [attributes.get("scope") for attributes, _ in page.find("th")]
-        self.assertEqual(scopes, ["col"] * 6 + ["row"] * 3)
+        self.assertEqual(scopes, ["col"] * 5 + ["row"] * 3)
         rows = ["".join(words.split()) for _, words in page.find("tr")]
-        self.assertEqual(rows[1:], ["DEMO-001agrees33710", "DEMO-002agrees001512", "DEMO-003agrees4404"])
+        expected = [
+            "skuanswerdeliveredexpectedsource",
+            "DEMO-001agreesshortage3shortage3available7,target10",
+            "DEMO-002agreesshortage0shortage0available15,target12",
+            "DEMO-003agreesshortage4shortage4available0,target4",
+        ]
+        self.assertEqual(rows, expected)
 
     def test_picture_has_a_box_with_its_state_in_words_for_each_station(self):
         way = self.page().list_way()
@@ -250,7 +256,12 @@ class VerdictTest(ReportTestCase):
         lines = ["".join(words.split()) for _, words in page.find("tr")][1:]
         self.assertEqual(
             lines,
-            ['DEMO-002differs"0"01512', "OTHERdiffers1", "DEMO-003notdelivered-404", "DEMO-001agrees33710"],
+            [
+                'DEMO-002differsshortage"0"shortage0available15,target12',
+                "OTHERdiffersshortage1skutheskuofarowofthesource,shortage1-",
+                "DEMO-003notdelivered-shortage4available0,target4",
+                "DEMO-001agreesshortage3shortage3available7,target10",
+            ],
         )
         self.assertIn("1 of 3 rows agree", page.text)
         self.assertIn("The validator judges: rejected", page.list_way())
@@ -260,14 +271,17 @@ class VerdictTest(ReportTestCase):
         answers = {
             "a row before the right one": (
                 [{"sku": "DEMO-001", "shortage": 99}, *right],
-                ["DEMO-001differs99", "DEMO-001repeated3"],
+                ["DEMO-001differsshortage99shortage3", "DEMO-001repeatedshortage3skuitonlyonce"],
             ),
-            "a row behind the right one": ([*right, right[0]], ["DEMO-001repeated3"]),
+            "a row behind the right one": (
+                [*right, right[0]],
+                ["DEMO-001repeatedshortage3skuitonlyonce,shortage3"],
+            ),
             "a field too many": (
                 [{**right[0], "order": 1}, *right[1:]],
-                ['DEMO-001differs{"sku":"DEMO-001"'],
+                ["DEMO-001differsshortage3,order1shortage3"],
             ),
-            "no row": ([*right, None], ["noSKUdiffersnull"]),
+            "no row": ([*right, None], ["noskudiffersnullanobjectwithskuandshortage-"]),
         }
         for number, (phrase, (rows, expected)) in enumerate(answers.items()):
             with self.subTest(phrase):
@@ -282,10 +296,13 @@ class VerdictTest(ReportTestCase):
                     self.assertTrue(line.startswith(begin), line)
 
     def test_row_without_a_sku_is_not_taken_for_one_that_is_called_so(self):
-        stock = [{"sku": "no SKU", "available": 11, "target": 22}]
-        agreeing, differing = run_handoff._sort_rows(stock, [5])
-        self.assertEqual(agreeing, [])
-        self.assertEqual(["22" in row for row in differing], [False, True])
+        stock = self.put("stock.json", json.dumps([{"sku": "no sku", "available": 11, "target": 22}]))
+        self.live(self.serve(*GOOD_RUN[:2], respond(message([text('{"rows":[5]}')]))), "--source", stock)
+        lines = ["".join(words.split()) for _, words in self.page().find("tr")][1:]
+        self.assertEqual(len(lines), 2)
+        self.assertEqual(
+            [("22" in line, "differs" in line) for line in lines], [(False, True), (True, False)]
+        )
 
     def test_answer_without_rows_is_shown_as_it_is(self):
         page = self.end(*GOOD_RUN[:2], respond(message([text("I would\norder four.")])), code=1)
@@ -462,16 +479,18 @@ class LargeStockTest(OutsideTestCase):
         self.assertEqual(self.run_large(3).code, 1)
         page = self.page()
         tables = [words.count("S0") for _, words in page.find("table")]
-        self.assertEqual(tables, [3, 9_997])
+        self.assertEqual(tables, [50, 9_950])
+        first = page.find("tr")[1:5]
+        self.assertEqual(["differs" in words for _, words in first], [True, True, True, False])
         self.assertEqual(
             [words.strip().split("\n")[0] for _, words in page.find("details")],
-            ["9,997 more rows, 0 of them differ"],
+            ["9,950 more rows, 0 of them differ"],
         )
         self.assertIn("9,997 of 10,000 rows agree", page.text)
 
-    def test_all_rows_are_folded_where_all_agree(self):
+    def test_rows_are_folded_where_all_agree_too(self):
         self.assertEqual(self.run_large(0).code, 0)
-        self.assertEqual([words.count("S0") for _, words in self.page().find("table")], [10_000])
+        self.assertEqual([words.count("S0") for _, words in self.page().find("table")], [50, 9_950])
         self.assertEqual(len(self.page().find("details")), 1)
 
     def test_many_differences_are_not_all_unfolded(self):

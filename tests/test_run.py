@@ -408,14 +408,14 @@ class RefusalTest(RunTestCase):
             "json without --inspect": (["--live", "--json"], {}, 2, "--json"),
             "limits when inspecting": (["--inspect", self.path("x"), "--timeout", "9"], {}, 2, "--timeout"),
             "too much time": (["--live", "--timeout", "100000"], {}, 2, "--timeout"),
-            "the key as an argument": (["--live", KEY], {}, 2, "one word more"),
+            "the key as an argument": (["--live", KEY], {}, 2, "there is no sk-invented-0123..."),
             "no time": (["--live", "--timeout", "0"], {}, 2, "--timeout"),
             "negative time": (["--live", "--timeout=-1"], {}, 2, "--timeout"),
             "no tokens": (["--live", "--max-tokens", "0"], {}, 2, "--max-tokens"),
             "tokens in words": (["--live", "--max-tokens", "many"], {}, 2, "--max-tokens"),
             "model with a space": (["--live", "--sender", "a b"], {}, 2, "--sender: expected a model id"),
             "empty model": (["--live", "--receiver", ""], {}, 2, "model id"),
-            "something else": (["--live", "more"], {}, 2, "one word more"),
+            "something else": (["--live", "more"], {}, 2, "there is no more"),
         }
         server = self.serve(*GOOD_RUN)
         before = self.names()
@@ -500,7 +500,7 @@ class KeyTest(RunTestCase):
         server = self.serve(respond({**CALLED, "content": [text(f"key {KEY}"), tool_call()]}), *GOOD_RUN[1:])
         ended = self.live(server)
         self.assertEqual(ended.code, 4, ended)
-        self.assertIn("the key stood in what must be sent back", ended.err)
+        self.assertIn("the key was in what must be sent back", ended.err)
         self.assertEqual(server.connections, 1)
         self.assertEqual(self.check_absent(ended).code, 4)
 
@@ -640,7 +640,7 @@ class WriteAheadTest(RunTestCase):
             with self.subTest(body[:20]):
                 self.live(self.serve(respond(body)), out=f"run-{number}")
                 why = self.ledger(f"run-{number}")[3]["why"]
-                kind = "no JSON; it begins with the string " + json.dumps(begin)
+                kind = "not JSON; it begins with the string " + json.dumps(begin)
                 kind = kind if begin else "line 1 column 101: nested deeper than 100 levels"
                 self.assertEqual(why, f"HTTP 200 without a whole message: {kind}")
 
