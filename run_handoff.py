@@ -249,33 +249,27 @@ class Plan:
 
 
 PLAN_FACTS = {
-    "endpoint": str,
-    "sender": str,
-    "receiver": str,
-    "max_tokens": int,
-    "timeout_seconds": int,
+    **dict.fromkeys(("endpoint", "sender", "receiver"), str),
+    **dict.fromkeys(("max_tokens", "timeout_seconds"), int),
     "rehearsal": bool,
-    "task": str,
-    "task_sha256": str,  # of the task's file, "" for the built-in task
-    "source_sha256": str,
+    # The digests are of the task's file, "" for the built-in task, and of the source's rows.
+    **dict.fromkeys(("task", "task_sha256", "source_sha256"), str),
 }
 
 
 def build_tool_request(plan: Plan) -> Json:
     """Return the body of request 1: the sender may read the source with its only tool."""
-    operation = plan.task.operation
+    operation, schema = (
+        plan.task.operation,
+        {"type": "object", "properties": {}, "additionalProperties": False},
+    )
+    tool = {"name": operation, "description": plan.task.tool_description, "input_schema": schema}
     return {
         "model": plan.facts["sender"],
         "max_tokens": plan.facts["max_tokens"],
         "output_config": {"effort": "low"},
         "system": plan.task.sender_prompt,
-        "tools": [
-            {
-                "name": operation,
-                "description": plan.task.tool_description,
-                "input_schema": {"type": "object", "properties": {}, "additionalProperties": False},
-            }
-        ],
+        "tools": [tool],
         "tool_choice": {"type": "auto"},
         "messages": [
             {"role": "user", "content": f"Call {operation} once, then say that you have its result."}
@@ -323,26 +317,24 @@ def estimate_answer_tokens(plan: Plan) -> int:
 def explain_overlong(plan: Plan) -> str:
     """Return why a reply's token limit cannot hold the right answer, or ""."""
     tokens, limit = estimate_answer_tokens(plan), plan.facts["max_tokens"]
-    said = f"{_name_answer(plan)} takes about {tokens:,} tokens, the limit is {limit:,}"
-    return said if tokens > limit else ""
+    return _explain_answer(plan, f"takes about {tokens:,} tokens, the limit is {limit:,}", tokens > limit)
 
 
 def explain_oversize(plan: Plan) -> str:
     """Return why the right answer is larger than any reply that is read, or ""."""
-    answer = encode_json(plan.task.build_answer(plan.rows))
-    reply = encode_json(answer.decode())  # a reply holds it as a string
+    reply = encode_json(demo.render_json(plan.task.build_answer(plan.rows)))  # a reply holds it as a string
     sizes = {"bytes": (len(reply), REPLY_LIMIT_BYTES), "items": (count_items(reply), REPLY_LIMIT_ITEMS)}
     for unit, (size, limit) in sizes.items():
         most = limit - 4_096  # leaves room for the rest of a reply
         if size > most:
-            return f"{_name_answer(plan)} takes {size:,} {unit}, at most {most:,} are read"
+            return _explain_answer(plan, f"takes {size:,} {unit}, at most {most:,} are read")
     return ""
 
 
-def _name_answer(plan: Plan) -> str:
+def _explain_answer(plan: Plan, words: str, is_true: bool = True) -> str:
     is_free = demo.holds_free_text(plan.task.build_answer(plan.rows))
-    size = demo.render_count(plan.rows, "row")
-    return f"{size}: the answer{', with a few words for each free text,' if is_free else ''}"
+    name = "the answer, with two words for each free text," if is_free else "the answer"
+    return f"{demo.render_count(plan.rows, 'row')}: {name} {words}" if is_true else ""
 
 
 def _render_plan_handoff(plan: Plan) -> str:
@@ -625,7 +617,10 @@ def _end_if(findings: list[demo.Finding], about: str, code: int = EXIT_FAILED, c
 
 # --- Transport: one request, one connection, one time limit -------------------
 
-_LOOPBACK = r"localhost|::1|127(\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}"
+_LOOPBACK = r"localhost|\[::1\]|127(\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}"
+_LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
+_HOST = rf"(?P<host>{_LABEL}(\.{_LABEL})*\.?|\[[0-9a-f:.]+\])"
+_URL = rf"(?i)(?P<scheme>https?)://{_HOST}(:(?P<port>[1-9][0-9]{{0,4}}))?([/?][!-~]*)?"
 
 
 class Key:
@@ -675,27 +670,17 @@ def read_key(variable: str) -> Key:
 
 def check_endpoint(url: str) -> None:
     """Raise RefusedError unless the key may be sent to a URL: https, or http on loopback."""
-    finding = ""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-        host.encode("idna")
-    except ValueError:  # a UnicodeError is one
-        finding = "it is not a URL"
-    else:
-        named = (f"[{host}]" if ":" in host else host) + ("" if port is None else f":{port}")
-        if not re.fullmatch("[!-~]{1,2000}", url) or "\\" in url or not host or port == 0:
-            finding = "it is not a URL with a host, in at most 2,000 characters of printable ASCII"
-        elif parts.netloc.lower() != named or parts.fragment:
-            finding = "it has a user name or a fragment, or its host is not written as one name or address"
-        elif parts.scheme != "https" and not (parts.scheme == "http" and re.fullmatch(_LOOPBACK, host)):
-            finding = "the key would go over a network unencrypted"
+    parts, finding = re.fullmatch(_URL, url), ""
+    scheme, host, port = parts.group("scheme", "host", "port") if parts else ("", "", "")
+    if not parts or len(url) > 2_000 or int(port or 1) > 65_535 or re.search(r"[#\\]", url):
+        finding = "it is not a URL with a host alone, in at most 2,000 characters, without a fragment"
+    elif scheme.lower() == "http" and not re.fullmatch(_LOOPBACK, host.lower()):
+        finding = "the key would go over a network unencrypted"
     if finding:
         # In front of an @ may be a password; what is not a URL may be a key.
         shown = f" {demo.show(url)}" if "://" in url and "@" not in url else ""
-        next_step = "name an https URL, or http on 127.0.0.1 or localhost"
-        why = "a key goes only where nobody listens in"
-        raise demo.RefusedError(f"the endpoint{shown}: {finding}", why, next_step)
+        what, why = f"the endpoint{shown}: {finding}", "a key goes only where nobody listens in"
+        raise demo.RefusedError(what, why, "name an https URL, or http on 127.0.0.1 or localhost")
 
 
 class _TransportError(Exception):
@@ -833,30 +818,24 @@ def _receive(response: Any, body: bytearray) -> None:
     """
     stream, coding = response.fp, response.headers.get("transfer-encoding", "")
     if coding.strip().lower() == "chunked":
-        while size := _receive_chunk_size(stream):
-            _receive_bytes(stream, body, size)
+        while size := re.fullmatch(rb"([0-9A-Fa-f]{1,15})[ \t]*(;[^\r\n]*)?\r\n", stream.readline(1_026)):
+            if int(size.group(1), 16) == 0:
+                break
+            _receive_bytes(stream, body, int(size.group(1), 16))
             if stream.readline(3) != b"\r\n":
                 raise _TransportError("the reply was cut short in a chunk")
+        else:
+            raise _TransportError("the reply was cut short before a chunk")
         while (line := stream.readline(65_537)) != b"\r\n":
             if not line.endswith(b"\n"):
-                raise _TransportError("the reply was cut short behind its last chunk")
+                raise _TransportError("the reply was cut short after its last chunk")
         return
-    lengths = {
-        length.strip()
-        for line in response.headers.get_all("content-length", [])
-        for length in line.split(",")
-    }
+    lines = response.headers.get_all("content-length", [])
+    lengths = {length.strip() for line in lines for length in line.split(",")}
     if len(lengths) > 1 or not all(re.fullmatch("[0-9]{1,15}", length) for length in lengths):
         raise _TransportError("the reply's length is not clear")
     if response.length != 0:  # http.client sets 0 for a status that has no body
         _receive_bytes(stream, body, int(lengths.pop()) if lengths else float("inf"))
-
-
-def _receive_chunk_size(stream: Any) -> int:
-    size = re.fullmatch(rb"([0-9A-Fa-f]{1,15})[ \t]*(?:;[^\r\n]*)?\r\n", stream.readline(1_026))
-    if not size:
-        raise _TransportError("the reply was cut short before a chunk")
-    return int(size.group(1), 16)
 
 
 def _receive_bytes(stream: Any, body: bytearray, count: float) -> None:
@@ -1220,13 +1199,10 @@ class RehearsalServer:
     def __init__(self, models: RehearsalModels) -> None:
         import socketserver
 
-        class Server(socketserver.ThreadingTCPServer):  # http.server's own asks the network for its name
-            daemon_threads, block_on_close = True, False
-
-            def handle_error(self, *_: Any) -> None:
-                pass  # a stranger's connection broke
-
-        self._server = Server(("127.0.0.1", 0), _build_handler(models))
+        # The server class of http.server would ask the network for the machine's name.
+        self._server: Any = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _build_handler(models))
+        self._server.daemon_threads, self._server.block_on_close = True, False
+        self._server.handle_error = lambda *_: None  # a stranger's connection broke
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1/messages"
         # How often, in seconds, it looks whether it is to stop.
         thread = threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True)
@@ -1667,8 +1643,8 @@ body { margin: 0 auto; max-width: 72rem; padding: 1rem; background: var(--page);
 header, .cards > li { background: var(--tint); border-left: .4rem solid; padding: .5rem 1rem; }
 header > *, .cards > li > * { color: var(--text); }
 h1, h2, h3, p, ol, ul, dl { margin: .4rem 0; }
-h1 { font-size: 1.7rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin-top: 2rem; }
-h3 { font-size: 1rem; }
+h1 { font-size: 1.7rem; line-height: 1.2; }
+h2 { font-size: 1.2rem; margin-top: 2rem; } h3 { font-size: 1rem; }
 .good { color: var(--good); } .bad { color: var(--bad); } .open { color: var(--open); }
 .cards { display: grid; gap: 1rem; padding: 0; list-style: none;
   grid-template-columns: repeat(auto-fit, minmax(min(20rem, 100%), 1fr)); }
@@ -1683,11 +1659,9 @@ tbody tr { border-top: 1px solid var(--line); }
   tbody th { min-width: 4rem; } }
 pre { white-space: pre-wrap; } a { color: inherit; }
 :focus-visible { outline: 3px solid var(--open); outline-offset: 2px; }
-.way { max-width: 28rem; padding: 0; list-style: none; counter-reset: way; text-align: center; }
-.way li { counter-increment: way; }
+.way { max-width: 28rem; padding: 0; list-style: none; text-align: center; }
 .way li + li::before { content: "\\2193"; display: block; color: var(--soft); }
 .way span { display: block; padding: .4rem; border: 2px solid; border-radius: .5rem; }
-.way span::before { content: counter(way) ". "; }
 """
 _TONES = {
     **dict.fromkeys((CONFIRMED, "built", "accepted", "agrees"), "good"),
@@ -1799,7 +1773,9 @@ def _render_answer(inspector: Inspector) -> str:
     plan, operations = inspector.plan, {record["operation_id"] for record in inspector.records}
     if plan is None or not plan.rows or plan.task.operation_id not in operations:
         return ""
-    text, answer = _parse_answer(inspector.files[HANDOFF.response_file] or b"")
+    reply, unfit = _parse_reply(inspector.files[HANDOFF.response_file] or b"")
+    is_ended = not unfit and not demo.find_reply_faults(reply, HANDOFF.stop_reason)
+    text, answer = (demo.join_text(reply), demo.find_answer(reply)[1]) if is_ended else ("", None)
     rows = demo.list_answer_rows(plan.task, plan.rows, answer)
     rows.sort(key=lambda row: row.state == "agrees")
     agreeing = sum(row.state == "agrees" and bool(row.source) for row in rows)
@@ -1814,14 +1790,6 @@ def _render_answer(inspector: Inspector) -> str:
         page += f"<details>\n<summary>{len(folded):,} more rows, {differing:,} of them differ</summary>\n"
         page += f"{_render_rows('More rows', plan.task.row_key, folded)}</details>\n"
     return page
-
-
-def _parse_answer(body: bytes) -> tuple[str, Any]:
-    """Return the text of the receiver's reply, and its value where it is JSON."""
-    message, unfit = _parse_reply(body)
-    if unfit or demo.find_reply_faults(message, HANDOFF.stop_reason):
-        return "", None
-    return demo.join_text(message), demo.find_answer(message)[1]
 
 
 def _render_rows(label: str, row_key: str, rows: Sequence[demo.AnswerRow]) -> str:
