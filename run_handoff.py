@@ -20,7 +20,6 @@ request is unclear; 70 a bug in this program; 130 interrupted with nothing in fl
 
 from __future__ import annotations
 
-import argparse
 import base64
 import datetime
 import html
@@ -34,6 +33,7 @@ import threading
 import time
 import urllib.parse
 import zlib
+from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -496,14 +496,9 @@ def sum_costs(records: Records) -> int | None:
     return None if is_unclear(records) else add_costs(costs)
 
 
-def find_ends(records: Records) -> Records:
-    """Return a list of the record that closes a run; it is empty if there is none."""
-    return [record for record in records[1:] if record["operation_id"] == RUN]
-
-
-def find_end_cause(records: Records) -> str:
-    """Return the cause that the record which closes a run names."""
-    return next((record["cause"] for record in find_ends(records) if "cause" in record), OTHER)
+def find_end(records: Records) -> Json:
+    """Return the record that closes a run, empty if there is none."""
+    return next((record for record in records[1:] if record["operation_id"] == RUN), {})
 
 
 # --- The run: one course, for doing it and for inspecting it ------------------
@@ -520,18 +515,17 @@ def carry_out(evidence: Recorder | Inspector, plan: Plan) -> tuple[int, str]:
         end = _run_steps(evidence, plan)
         evidence.record(RUN, CONFIRMED, cost_usd=render_usd(sum_costs(evidence.records)))
         return demo.EXIT_DONE, end
-    except RunEnded as error:
-        ended = error
+    except RunEnded as error:  # which is not kept: it would keep every reply in memory
+        code, why, cause = error.exit_code, error.why, error.cause
     except EvidenceError as error:
-        ended = RunEnded(find_early_code(evidence.records), str(error))
-    state = UNCLEAR if ended.exit_code == EXIT_UNCLEAR else FAILED
-    cost = render_usd(sum_costs(evidence.records))
+        code, why, cause = find_early_code(evidence.records), str(error), OTHER
+    state, cost = UNCLEAR if code == EXIT_UNCLEAR else FAILED, render_usd(sum_costs(evidence.records))
     try:
-        evidence.record(RUN, state, why=ended.why, cause=ended.cause, cost_usd=cost)
+        evidence.record(RUN, state, why=why, cause=cause, cost_usd=cost)
     except EvidenceError as error:
-        why = ended.why if ended.why == str(error) else f"{ended.why}; and {error}"
-        return find_early_code(evidence.records), why
-    return ended.exit_code, ended.why
+        code = find_early_code(evidence.records)
+        why = why if why == str(error) else f"{why}; and {error}"
+    return code, why
 
 
 def _run_steps(evidence: Recorder | Inspector, plan: Plan) -> str:
@@ -1031,7 +1025,7 @@ class Recorder:
     def close(self, plan: Plan) -> None:
         """Write report.html and SHA256SUMS, the last things in the folder, if the run was closed."""
         os.close(self._ledger)
-        if not find_ends(self.records):
+        if not find_end(self.records):
             return
         try:
             inspector = Inspector(self.folder, plan.task, plan.facts["task_sha256"])
@@ -1200,7 +1194,8 @@ class RehearsalServer:
         import socketserver
 
         # The server class of http.server would ask the network for the machine's name.
-        self._server: Any = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _build_handler(models))
+        build: Any = socketserver.ThreadingTCPServer
+        self._server = build(("127.0.0.1", 0), _build_handler(models))
         self._server.daemon_threads, self._server.block_on_close = True, False
         self._server.handle_error = lambda *_: None  # a stranger's connection broke
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1/messages"
@@ -1222,6 +1217,8 @@ def _build_handler(models: RehearsalModels) -> Any:
     """Return a handler for a server of socketserver: it answers POST /v1/messages, all else with 404."""
     import http.server
 
+    lost = _refuse(404, "not_found_error", "there is only POST /v1/messages")
+
     class Handler(http.server.BaseHTTPRequestHandler):
         timeout = 10  # somebody else may connect, and be silent
 
@@ -1229,13 +1226,10 @@ def _build_handler(models: RehearsalModels) -> Any:
             length = self.headers.get("content-length", "")
             data = self.rfile.read(int(length)) if re.fullmatch("[0-9]{1,9}", length) else b""
             headers = {name.lower(): text for name, text in self.headers.items()}
-            if self.path == "/v1/messages":
-                self._send(*models.answer(headers, data))
-            else:
-                self.send_error(404)
+            self._send(*(models.answer(headers, data) if self.path == "/v1/messages" else lost))
 
         def send_error(self, *_: Any) -> None:
-            self._send(*_refuse(404, "not_found_error", "there is only POST /v1/messages"))
+            self._send(*lost)
 
         def _send(self, status: int, reply: Json) -> None:
             body, self.request_version = encode_json(reply), "HTTP/1.0"  # whatever was asked
@@ -1257,25 +1251,22 @@ def _build_handler(models: RehearsalModels) -> Any:
 _MOST_CHARACTERS = 4_096  # of a text in the ledger that only the run could know
 _PLAN_PATTERNS = {
     **dict.fromkeys(("sender", "receiver"), "[!-~]{1,200}"),
+    "max_tokens": "[1-9][0-9]*",
+    "timeout_seconds": "[1-9][0-9]{0,4}",
     "source_sha256": "[0-9a-f]{64}",
     "task_sha256": "([0-9a-f]{64})?",
 }
+_REHEARSAL_URL = r"http://127\.0\.0\.1:[0-9]{1,5}/v1/messages"
 
 
 def find_plan_finding(facts: Json) -> str:
     """Return why no run begins with these facts, "" if one may."""
-    endpoint = facts["endpoint"]
-    is_rehearsed = re.fullmatch("http://127\\.0\\.0\\.1:[0-9]{1,5}/v1/messages", endpoint)
-    if facts["rehearsal"] and not is_rehearsed:
-        return f"observed a rehearsal on {demo.show(endpoint)}, expected one on 127.0.0.1"
-    if not 1 <= facts["timeout_seconds"] <= MOST_SECONDS or facts["max_tokens"] < 1:
-        return "observed limits that no run has"
-    for name, pattern in _PLAN_PATTERNS.items():
-        if not re.fullmatch(pattern, facts[name]):
-            return f"observed a {name} that no run has"
+    rehearsal = {"endpoint": _REHEARSAL_URL} if facts["rehearsal"] else {}
+    for name, pattern in {**_PLAN_PATTERNS, **rehearsal}.items():
+        if not re.fullmatch(pattern, str(facts[name])):
+            return f"observed {demo.describe(facts[name])} as {name}, which no run has"
     try:
-        if not is_rehearsed and endpoint != ENDPOINT:
-            check_endpoint(endpoint)
+        check_endpoint(facts["endpoint"])
     except demo.RefusedError as error:
         return error.what
     return ""
@@ -1608,7 +1599,7 @@ def render_table(records: Records, default: str = "not planned") -> str:
         model = model if len(model) <= 20 else f"{model[:19]}~"
         figures = [facts[name] or "-" for name in ("tokens in/out", "seconds", "dollars")]
         table.append((operation_id, model, facts["state"].replace("_", " "), *figures))
-    for end in find_ends(records):
+    if end := find_end(records):
         table.append(("together", "", "", "", "", end["cost_usd"]))
     return "\n".join("{:20} {:20} {:11} {:>10} {:>5} {:>9}".format(*line).rstrip() for line in table)
 
@@ -1685,7 +1676,7 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
     rehearsal = inspector.plan is not None and inspector.plan.facts["rehearsal"]
     limits = [_NOT_PROVED] if inspector.closed and not inspector.findings else []
     kind = "Rehearsal of a handoff: no model answered, nothing was paid" if rehearsal else "Handoff run"
-    advice = advise(verdict, find_end_cause(inspector.records))
+    advice = advise(verdict, find_end(inspector.records).get("cause", OTHER))
     todo = f"<p><strong>Next:</strong> {_escape(advice)}</p>\n" if advice else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -1764,8 +1755,9 @@ def _render_requests(inspector: Inspector, base: str) -> str:
         cards += f'<li class="{_TONES.get(state, "")}">\n<h3>{step.operation_id}: {_mark(state)}</h3>\n'
         cards += f"{_render_facts(facts)}<p>{links}</p>\n</li>\n"
     section = _render_section("Requests", "ol", cards, ' class="cards"')
-    costs = [f"Together {end['cost_usd']} dollars at list price" for end in find_ends(inspector.records)]
-    return section + "".join(f"<p>{cost}; this is computed, and is not an invoice.</p>\n" for cost in costs)
+    if end := find_end(inspector.records):
+        section += f"<p>Together {end['cost_usd']} dollars at list price: computed, not an invoice.</p>\n"
+    return section
 
 
 def _render_answer(inspector: Inspector) -> str:
@@ -1873,7 +1865,7 @@ def _run_and_report(
         terminal.write_err(f"evidence: {demo.show(folder)}, to be read: {demo.show(report)}")
         terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.show(shlex.quote(folder))}")
     if code != demo.EXIT_DONE:
-        raise RunError(code, folder, end, cause=find_end_cause(recorder.records))
+        raise RunError(code, folder, end, cause=find_end(recorder.records).get("cause", OTHER))
     return code
 
 
@@ -1894,7 +1886,7 @@ def _run_and_close(recorder: Recorder, plan: Plan) -> tuple[int, str]:
     return code, end
 
 
-def _run_live(terminal: demo.Terminal, options: argparse.Namespace, work: Work) -> int:
+def _run_live(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
     """Do a run: up to three paid requests."""
     check_endpoint(options.endpoint)
     key, folder = read_key(options.key_env), _name_folder(options.out or "handoff-run")
@@ -1940,9 +1932,7 @@ def _refuse_key_in(terminal: demo.Terminal, words: str) -> None:
         raise demo.RefusedError("this key cannot be used", why, "leave it out of the options")
 
 
-def _run_rehearsal(
-    terminal: demo.Terminal, options: argparse.Namespace, work: Work, temporary: str = ""
-) -> int:
+def _run_rehearsal(terminal: demo.Terminal, options: Namespace, work: Work, temporary: str = "") -> int:
     """Rehearse in the folder that is asked for, or in `temporary`, which is not mentioned."""
     key = Key(os.urandom(8).hex())
     try:
@@ -1963,7 +1953,7 @@ def _run_rehearsal(
         server.close()
 
 
-def _run_checks(terminal: demo.Terminal, options: argparse.Namespace, work: Work) -> int:
+def _run_checks(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
     """Check this program, rehearse in a temporary folder, and inspect what that left there."""
     import tempfile
 
@@ -1988,7 +1978,7 @@ def _run_checks(terminal: demo.Terminal, options: argparse.Namespace, work: Work
     return inspector.exit_code or (demo.EXIT_REJECTED if failed else demo.EXIT_DONE)
 
 
-def _run_inspection(terminal: demo.Terminal, options: argparse.Namespace, work: Work) -> int:
+def _run_inspection(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
     """Judge a run again, from its files alone."""
     folder, page = options.inspect, options.html
     if page and os.path.realpath(os.path.dirname(page) or ".") == os.path.realpath(folder):
@@ -2014,7 +2004,7 @@ def _run_inspection(terminal: demo.Terminal, options: argparse.Namespace, work: 
     for finding in inspector.findings:
         terminal.write_err(str(finding), "red")
     if inspector.exit_code != demo.EXIT_DONE:
-        cause = find_end_cause(inspector.records)
+        cause = find_end(inspector.records).get("cause", OTHER)
         raise RunError(inspector.exit_code, folder, inspector.end, inspector.verdict, cause)
     terminal.write_out(_NOT_PROVED)
     terminal.write_out(inspector.end, "green")
@@ -2038,13 +2028,13 @@ class Work(NamedTuple):
     rows: Rows | None
 
 
-def _load_work(options: argparse.Namespace) -> Work:
+def _load_work(options: Namespace) -> Work:
     task, task_sha256 = demo.load_task(options.task) if options.task else (demo.DEMO, "")
     return Work(task, task_sha256, demo.read_source(task, options.source) if options.source else None)
 
 
 def _build_plan(
-    terminal: demo.Terminal, options: argparse.Namespace, work: Work, endpoint: str, rehearsal: bool = False
+    terminal: demo.Terminal, options: Namespace, work: Work, endpoint: str, rehearsal: bool = False
 ) -> Plan:
     facts = {
         "endpoint": endpoint,
@@ -2095,7 +2085,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], str], str, str | None]] = {
 }
 _OF_A_RUN = ("--task", "--source", "--sender", "--receiver", "--max-tokens", "--timeout")
 # Each mode: what does it, and the options that belong to it.
-_MODES: dict[str, tuple[Callable[[demo.Terminal, argparse.Namespace, Work], int], tuple[str, ...]]] = {
+_MODES: dict[str, tuple[Callable[[demo.Terminal, Namespace, Work], int], tuple[str, ...]]] = {
     "no mode": (_run_checks, _OF_A_RUN),
     "--rehearse": (_run_rehearsal, (*_OF_A_RUN, "--out")),
     "--live": (_run_live, (*_OF_A_RUN, "--out", "--endpoint", "--key-env")),
@@ -2142,18 +2132,13 @@ def build_parser() -> demo.Parser:
     return parser
 
 
-def _name_options(arguments: list[str]) -> set[str]:
-    return {argument.partition("=")[0] for argument in arguments}
-
-
-def _run(terminal: demo.Terminal, arguments: list[str]) -> int:
+def _run(terminal: demo.Terminal, arguments: list[str], given: set[str]) -> int:
     _redact_keys(terminal, arguments)
     try:
         options = build_parser().parse(arguments, [*_OPTIONS, *_MODES, "--json", "--help", "--version"])
     except demo.HelpAsked as asked:
         terminal.write_out(str(asked))
         return demo.EXIT_DONE
-    given = _name_options(arguments)
     mode = next((mode for mode in _MODES if mode in given), "no mode")
     run, belonging = _MODES[mode]
     for name in (*_OPTIONS, "--json"):
@@ -2166,15 +2151,16 @@ def _run(terminal: demo.Terminal, arguments: list[str]) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one mode and return its exit code; `argv` is as for checkpoint_demo.main."""
     arguments = sys.argv[1:] if argv is None else argv
+    given = {argument.partition("=")[0] for argument in arguments}
 
     def command(terminal: demo.Terminal) -> int:
         try:
-            return _run(terminal, arguments)
+            return _run(terminal, arguments, given)
         finally:
             if argv is None:  # Ctrl-C no longer changes how this process ends
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    return demo.run_command("run_handoff.py", command, {"--inspect", "--json"} <= _name_options(arguments))
+    return demo.run_command("run_handoff.py", command, {"--inspect", "--json"} <= given)
 
 
 if __name__ == "__main__":

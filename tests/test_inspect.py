@@ -202,18 +202,19 @@ class ForgedLedgerTest(InspectTestCase):
                 broke,
             ),
             "no reply, but a key was in it": (3, {**silent, "finding": "x", "key_removed": True}, broke),
-            "a model without a name": (0, {"sender": ""}, "observed a sender that no run has"),
-            "a model of two words": (0, {"receiver": "a b"}, "observed a receiver that no run has"),
+            "a model without a name": (0, {"sender": ""}, "as sender, which no run has"),
+            "a model of two words": (0, {"receiver": "a b"}, "as receiver, which no run has"),
             "a digest that is none": (
                 0,
                 {"source_sha256": "zzzzzz"},
-                "observed a source_sha256 that no run has",
+                "as source_sha256, which no run has",
             ),
-            "a rehearsal elsewhere": (0, rehearsed, "observed a rehearsal on https://"),
+            "a rehearsal elsewhere": (0, rehearsed, "as endpoint, which no run has"),
             "an endpoint that is refused": (0, {"endpoint": "http://api.example/v1/messages"}, "unencrypted"),
             "no endpoint": (0, {"endpoint": ""}, "it is not a URL"),
-            "no time": (0, {"timeout_seconds": 0}, "observed limits that no run has"),
-            "no tokens": (0, {"max_tokens": 0}, "observed limits that no run has"),
+            "no time": (0, {"timeout_seconds": 0}, "as timeout_seconds, which no run has"),
+            "too much time": (0, {"timeout_seconds": 100_000}, "as timeout_seconds, which no run has"),
+            "no tokens": (0, {"max_tokens": 0}, "as max_tokens, which no run has"),
         }
         for phrase, (at, facts, words) in forged.items():
             with self.subTest(phrase):
