@@ -136,11 +136,11 @@ class EvidenceBroken(demo.Finding, Exception):
 class RunError(demo.HandoffError):
     """A run has no accepted answer, or its evidence does not hold; the evidence is kept."""
 
-    def __init__(self, exit_code: int, folder: str, end: str, verdict: str = "", cause: str = OTHER) -> None:
+    def __init__(self, exit_code: int, folder: str, end: str, records: Records, verdict: str = "") -> None:
         self.exit_code = exit_code
         self.verdict = verdict or _VERDICTS[exit_code]
         what, why = f"the run in {demo.show(folder)}: {demo.show(end)}", _ENDS[self.verdict][0]
-        super().__init__(what, why, advise(self.verdict, cause))
+        super().__init__(what, why, advise(self.verdict, find_cause(records)))
 
 
 def advise(verdict: str, cause: str = OTHER) -> str:
@@ -166,18 +166,16 @@ _MOST_COUNT = 10**9
 
 def parse_usage(message: Json) -> dict[str, int]:
     """Return the token counts of a reply that are integers from 0 to 10^9; others are left out."""
-    usage = message.get("usage")
-    counts = (
-        {field: usage.get(field) for field in _TOKEN_FIELDS + _CACHE_FIELDS} if type(usage) is dict else {}
-    )
-    return {field: n for field, n in counts.items() if type(n) is int and 0 <= n <= _MOST_COUNT}
+    usage, fields = message.get("usage"), _TOKEN_FIELDS + _CACHE_FIELDS
+    counts = usage.items() if type(usage) is dict else ()
+    return {name: n for name, n in counts if name in fields and type(n) is int and 0 <= n <= _MOST_COUNT}
 
 
 def compute_cost(model: str, message: Json) -> int | None:
     """Return what a reply costs in micro-dollars at list price, or None where that is unknown.
 
     Unknown: a model without a price, missing or odd token counts, and any cache tokens, which have
-    prices of their own. It is computed from usage and is no invoice.
+    prices of their own. It is computed from usage, and is not an invoice.
     """
     price, usage, counts = PRICES_MICRO_USD.get(model), message.get("usage"), parse_usage(message)
     if price is None or usage is None or not counts.keys() >= set(_TOKEN_FIELDS):
@@ -317,7 +315,8 @@ def estimate_answer_tokens(plan: Plan) -> int:
 def explain_overlong(plan: Plan) -> str:
     """Return why a reply's token limit cannot hold the right answer, or ""."""
     tokens, limit = estimate_answer_tokens(plan), plan.facts["max_tokens"]
-    return _explain_answer(plan, f"takes about {tokens:,} tokens, the limit is {limit:,}", tokens > limit)
+    said = f"{_name_answer(plan)} takes about {tokens:,} tokens, the limit is {limit:,}"
+    return said if tokens > limit else ""
 
 
 def explain_oversize(plan: Plan) -> str:
@@ -327,14 +326,14 @@ def explain_oversize(plan: Plan) -> str:
     for unit, (size, limit) in sizes.items():
         most = limit - 4_096  # leaves room for the rest of a reply
         if size > most:
-            return _explain_answer(plan, f"takes {size:,} {unit}, at most {most:,} are read")
+            return f"{_name_answer(plan)} takes {size:,} {unit}, at most {most:,} are read"
     return ""
 
 
-def _explain_answer(plan: Plan, words: str, is_true: bool = True) -> str:
+def _name_answer(plan: Plan) -> str:
     is_free = demo.holds_free_text(plan.task.build_answer(plan.rows))
-    name = "the answer, with two words for each free text," if is_free else "the answer"
-    return f"{demo.render_count(plan.rows, 'row')}: {name} {words}" if is_true else ""
+    words = ", with two words for each free text," if is_free else ""
+    return f"{demo.render_count(plan.rows, 'row')}: the answer{words}"
 
 
 def _render_plan_handoff(plan: Plan) -> str:
@@ -435,7 +434,7 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
     return UNCLEAR, f"{about}: {finding or 'the request may have been processed'}{said}", None
 
 
-def find_cause(outcome: Outcome) -> str:
+def find_outcome_cause(outcome: Outcome) -> str:
     """Return the code of what a failed request failed by: see RunEnded."""
     if outcome.interrupted:
         return INTERRUPTED
@@ -499,6 +498,11 @@ def sum_costs(records: Records) -> int | None:
 def find_end(records: Records) -> Json:
     """Return the record that closes a run, empty if there is none."""
     return next((record for record in records[1:] if record["operation_id"] == RUN), {})
+
+
+def find_cause(records: Records) -> str:
+    """Return the code of what a run failed by, as its last record names it: see RunEnded."""
+    return str(find_end(records).get("cause", OTHER))
 
 
 # --- The run: one course, for doing it and for inspecting it ------------------
@@ -589,7 +593,7 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
         evidence.record(operation_id, state, **outcome.facts, why=why)
         if state == UNCLEAR:
             raise RunEnded(EXIT_UNCLEAR, f"{operation_id}: {why}")
-        cause = find_cause(outcome)
+        cause = find_outcome_cause(outcome)
         code = demo.EXIT_INTERRUPTED if cause == INTERRUPTED else EXIT_FAILED
         raise RunEnded(code, f"{operation_id}: {why}", cause)
     reply: Json = message
@@ -705,23 +709,20 @@ class Attempt:
         """Whether the connection, TLS included, was ever open."""
         return self._socket is not None
 
-    def pass_on(self, connection: Any, send: Callable[[Any], None], data: Any) -> None:
-        """Send bytes on a connection, opened at most once, while somebody waits for the outcome."""
-        if connection.sock is None:
-            connection.connect()
-            with self._lock:
-                if self._given_up or self._socket is not None:
-                    raise _TransportError("nobody waits for this connection")
-                self._socket = connection.sock
-        if self._given_up:
-            raise _TransportError("nobody waits for this request")
-        send(data)
-
     def send(self, connection: Any, send: Callable[[Any], None], data: Any) -> None:
-        """Pass bytes on, until the server no longer takes them."""
+        """Send bytes on a connection, opened at most once, while somebody waits for the outcome."""
+        if self.unsent:
+            return
         try:
-            if not self.unsent:
-                self.pass_on(connection, send, data)
+            if connection.sock is None:
+                connection.connect()
+                with self._lock:
+                    if self._given_up or self._socket is not None:
+                        raise _TransportError("nobody waits for this connection")
+                    self._socket = connection.sock
+            if self._given_up:
+                raise _TransportError("nobody waits for this request")
+            send(data)
         except OSError as error:
             if not self.opened:
                 raise
@@ -1144,9 +1145,8 @@ class RehearsalModels:
         if any(not isinstance(text, str) and not all(block["type"] for block in text) for text in contents):
             return "messages: expected text, or a list of blocks, in each"
         tools, choice = request.get("tools", []), request.get("tool_choice", {"type": "auto"})["type"]
-        if not all(
-            re.fullmatch("[a-zA-Z0-9_-]{1,64}", tool["name"]) and tool["input_schema"] for tool in tools
-        ):
+        names = [tool["name"] for tool in tools if tool["input_schema"]]
+        if len(names) < len(tools) or not all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in names):
             return "tools: expected a name and an input_schema in each"
         if choice not in ("auto", "none"):
             return "tool_choice: this model takes auto and none alone"
@@ -1466,18 +1466,19 @@ class Inspector:
     def check_sums(self) -> None:
         """Compare SHA256SUMS, if it is there, with the digests of the files."""
         sums = self.files[SUMS]
+        if sums is None and self.closed:
+            self._add(SUMS, "it is missing, though the run was closed")
         if sums is None:
-            if self.closed:
-                self._add(SUMS, "it is missing, though the run was closed")
-        elif sums == render_sums({name: self.files[name] for name in FILES}):
+            return
+        if sums == render_sums({name: self.files[name] for name in FILES}):
             self.checks.append(f"{SUMS}: it holds the digest of every file")
-        else:
-            lines = [b"", *sums.splitlines(keepends=True)]
-            changed = [name for name in FILES if render_sums({name: self.files[name]}) not in lines]
-            for name in changed:
-                self._add(name, f"its digest is not what {SUMS} says")
-            if not changed:
-                self._add(SUMS, "it names files that are not there, or not each once and in order")
+            return
+        lines = [b"", *sums.splitlines(keepends=True)]
+        changed = [name for name in FILES if render_sums({name: self.files[name]}) not in lines]
+        for name in changed:
+            self._add(name, f"its digest is not what {SUMS} says")
+        if not changed:
+            self._add(SUMS, "it names files that are not there, or not each once and in order")
 
     def _line(self) -> str:
         return f"{LEDGER} line {len(self.records) + 1}"
@@ -1676,7 +1677,7 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
     rehearsal = inspector.plan is not None and inspector.plan.facts["rehearsal"]
     limits = [_NOT_PROVED] if inspector.closed and not inspector.findings else []
     kind = "Rehearsal of a handoff: no model answered, nothing was paid" if rehearsal else "Handoff run"
-    advice = advise(verdict, find_end(inspector.records).get("cause", OTHER))
+    advice = advise(verdict, find_cause(inspector.records))
     todo = f"<p><strong>Next:</strong> {_escape(advice)}</p>\n" if advice else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -1852,7 +1853,7 @@ def _run_and_report(
         terminal.write_err(announcement)
         code, end = _run_and_close(recorder, plan)
     except EvidenceError as error:  # not even the ledger could be begun
-        raise RunError(EXIT_FAILED, folder, str(error)) from error
+        raise RunError(EXIT_FAILED, folder, str(error), []) from error
     finally:
         os.umask(umask)
     for line in list_warnings(recorder.records):
@@ -1865,7 +1866,7 @@ def _run_and_report(
         terminal.write_err(f"evidence: {demo.show(folder)}, to be read: {demo.show(report)}")
         terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.show(shlex.quote(folder))}")
     if code != demo.EXIT_DONE:
-        raise RunError(code, folder, end, cause=find_end(recorder.records).get("cause", OTHER))
+        raise RunError(code, folder, end, recorder.records)
     return code
 
 
@@ -1894,9 +1895,7 @@ def _run_live(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
     overlong, ceiling = explain_overlong(plan), estimate_ceiling(plan)
     if overlong:
         why = "an answer that is cut off is paid and worth nothing; a token is counted as 1.5 bytes"
-        raise demo.RefusedError(
-            overlong, why, "raise --max-tokens as far as the model goes, or hand over less"
-        )
+        raise demo.RefusedError(overlong, why, "raise --max-tokens if the model allows, or hand over less")
     planned = f"at most {render_usd(ceiling)} dollars: an estimate for planning, not a guarantee"
     cost = "unknown: a model has no list price here" if ceiling is None else planned
     announcement = (
@@ -1928,8 +1927,8 @@ def _redact_keys(terminal: demo.Terminal, arguments: list[str]) -> None:
 def _refuse_key_in(terminal: demo.Terminal, words: str) -> None:
     """Raise RefusedError where words that are stored or shown hold a key."""
     if terminal.redact(words) != words:
-        why = "an option holds it, which would be stored and shown"
-        raise demo.RefusedError("this key cannot be used", why, "leave it out of the options")
+        why = "an option, the task or its source holds it, and would be stored and shown with it"
+        raise demo.RefusedError("this key cannot be used", why, "leave it out of them")
 
 
 def _run_rehearsal(terminal: demo.Terminal, options: Namespace, work: Work, temporary: str = "") -> int:
@@ -2004,8 +2003,7 @@ def _run_inspection(terminal: demo.Terminal, options: Namespace, work: Work) -> 
     for finding in inspector.findings:
         terminal.write_err(str(finding), "red")
     if inspector.exit_code != demo.EXIT_DONE:
-        cause = find_end(inspector.records).get("cause", OTHER)
-        raise RunError(inspector.exit_code, folder, inspector.end, inspector.verdict, cause)
+        raise RunError(inspector.exit_code, folder, inspector.end, inspector.records, inspector.verdict)
     terminal.write_out(_NOT_PROVED)
     terminal.write_out(inspector.end, "green")
     return demo.EXIT_DONE

@@ -215,7 +215,7 @@ class AdviceTest(unittest.TestCase):
         for phrase, (outcome, expected) in self.FAILED.items():
             with self.subTest(phrase):
                 self.assertEqual(run_handoff.judge_outcome(outcome)[0], "failed")
-                advice = run_handoff.advise("failed", run_handoff.find_cause(outcome))
+                advice = run_handoff.advise("failed", run_handoff.find_outcome_cause(outcome))
                 self.assertTrue(advice.startswith(expected), advice)
 
     def test_cause_of_a_failed_run_changes_no_other_advice(self):
