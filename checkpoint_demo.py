@@ -26,6 +26,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import traceback
@@ -1611,7 +1612,7 @@ class Terminal:
     """
 
     def __init__(self, name: str, as_json: bool = False) -> None:
-        self.name, self.as_json = name, as_json
+        self.name, self.as_json = name, as_json  # the name is the script's, as it is typed
         self.redact: Callable[[str], str] = str
         self.lost = False
         self.must_be_heard = True
@@ -1644,7 +1645,7 @@ class Terminal:
             told = {"what": error.what, "why": error.why, "next": error.next_step}
             self.write_json(verdict=error.verdict, exit_code=error.exit_code, **told)
         else:
-            self.write_err(f"{self.name}: {error}")
+            self.write_err(f"{os.path.basename(self.name)}: {error}")
         return error.exit_code
 
     def write_json(self, **members: Any) -> None:
@@ -1727,6 +1728,15 @@ def is_terminal(stream: Any) -> bool:
         return False
 
 
+def quote(word: str) -> str:
+    """Return a word as it is typed in the platform's shell."""
+    if os.name != "nt":
+        return shlex.quote(word)
+    import subprocess
+
+    return subprocess.list2cmdline([word])
+
+
 def open_missing_descriptors() -> None:
     """Give closed standard streams a place, or the next file that is opened takes their number."""
     for descriptor in range(3):
@@ -1751,13 +1761,14 @@ def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = F
             why = "what was read is too large for this machine"
             code = terminal.say_error(HandoffError("out of memory", why, "give it less"))
         except Exception:
-            bug = HandoffError("it met what it does not expect", "see the traceback", "please report it")
+            what, next_step = "it met what it does not expect", "report it, as the README's last lines say"
+            bug = HandoffError(what, "see the traceback", next_step)
             bug.verdict, bug.exit_code = "a bug in this program", EXIT_BUG
             code = terminal.say_error(bug)
             terminal.write_err(traceback.format_exc().rstrip())
         if not terminal.lost or not terminal.must_be_heard or code not in (EXIT_DONE, EXIT_REJECTED):
             return code
-        terminal.write_err(f"{name}: standard output or standard error did not take all that was said")
+        terminal.write_err(f"{os.path.basename(name)}: a standard stream did not take all that was said")
         return EXIT_UNUSABLE
     except KeyboardInterrupt:
         while True:
@@ -1806,7 +1817,7 @@ class Parser(argparse.ArgumentParser):
         """Return what a command line says. Raises HelpAsked, or UsageError with the nearest known name."""
         options, strays = self.parse_known_args(arguments)
         if options.version:
-            raise HelpAsked(f"{self.prog} {VERSION}")
+            raise HelpAsked(f"{os.path.basename(self.prog)} {VERSION}")
         if [] in vars(options).values():  # what Python 3.9 makes of --out=--
             raise UsageError("-- is not a value", self.prog)
         for word in strays:
@@ -1886,10 +1897,10 @@ exit codes:
 An input - is standard input."""
 
 
-def build_parser() -> Parser:
-    """Return the parser of all commands, each with its own help."""
+def build_parser(script: str) -> Parser:
+    """Return the parser of all commands, each with its own help; `script` is its name as it is typed."""
     parser = Parser(
-        prog="checkpoint_demo.py",
+        prog=script,
         description="Keep a verified checkpoint of an agent's work, hand it over, judge the answer.",
         epilog=f"COMMAND --help shows a command's arguments.\n\n{_EXIT_CODES}",
     )
@@ -1897,7 +1908,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name, (run, arguments, example) in _COMMANDS.items():
         summary = str(run.__doc__)
-        epilog = f"example:\n  python3 checkpoint_demo.py {name} {example}\n\n{_EXIT_CODES}"
+        epilog = f"example:\n  python3 {script} {name} {example}\n\n{_EXIT_CODES}"
         command = commands.add_parser(name, help=summary, description=summary, epilog=epilog)
         for argument in arguments.split():
             settings = _ARGUMENTS[argument]
@@ -2146,7 +2157,7 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
         fault = explain_stray(word, _COMMANDS) if arguments else "nothing is asked for"
         raise UsageError(f"expected a COMMAND ({', '.join(_COMMANDS)}); {fault}", terminal.name)
     try:
-        options = build_parser().parse(arguments, [*_ARGUMENTS, "--help", "--version"])
+        options = build_parser(terminal.name).parse(arguments, [*_ARGUMENTS, "--help", "--version"])
     except HelpAsked as asked:
         terminal.write_out(str(asked))
         return EXIT_DONE
