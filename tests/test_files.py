@@ -422,11 +422,24 @@ class WriteNewFilesTest(support.FolderTestCase):
             write_new_files(self.files(self.last_folder))
 
     def test_write_new_files_with_a_fault_at_any_call_leaves_nothing(self):
+        points = [point for point in POINTS if point != "os.link"]
         for code in ERRORS:
-            self.sweep(support.make_error(code), UnwritableError)
+            self.sweep(support.make_error(code), UnwritableError, points=points)
+
+    def test_write_new_files_whose_hard_link_fails_creates_the_file_instead(self):
+        """Systems refuse a hard link in many ways; a real fault comes back when the file is created."""
+        for error in (*map(support.make_error, ERRORS), AttributeError("no link"), NotImplementedError()):
+            for first in (1, 2):
+                with self.subTest(error=repr(error), call=first):
+                    failing = FailingCall("os.link", error, first.__eq__)
+                    self.write_with(failing, ())
+                    self.assertEqual(failing.calls, 2)
+                    expected = {"one": self.ONE, "two": self.TWO, "stranger": b"not mine"}
+                    self.assertEqual(snapshot(self.last_folder), expected)
 
     def test_write_new_files_with_a_lasting_fault_leaves_nothing(self):
-        points = [point for point in POINTS if point != "os.unlink"]  # without that nothing can be taken back
+        # Without os.unlink nothing can be taken back, without os.link the files are created in their places.
+        points = [point for point in POINTS if point not in ("os.link", "os.unlink")]
         self.sweep(support.make_error(errno.EIO), UnwritableError, points=points, is_lasting=True)
 
     def test_write_new_files_without_hard_links_and_with_a_fault_leaves_nothing(self):
