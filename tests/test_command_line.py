@@ -197,7 +197,7 @@ class UsageTest(support.CommandTestCase):
             "an option in front of the command": (
                 ["--json", "validate", "x"],
                 "--json has no place here",
-                "",
+                " validate",
             ),
             "prepare with another's --json": (["prepare", "--json"], "--json has no place here", " prepare"),
             "request with another's --json": (["request", "--json"], "--json has no place here", " request"),
