@@ -622,8 +622,23 @@ class FlushFolderTest(support.FolderTestCase):
         free = support.find_free_descriptor()
         with self.assertRaises(FileNotFoundError):
             flush_folder(self.path("missing"))
-        with mock.patch(FLUSH, side_effect=support.make_error(errno.EIO)), self.assertRaises(OSError):
-            flush_folder(str(self.folder))
+        for code in (errno.EIO, errno.ENOSPC):
+            with (
+                self.subTest(code),
+                mock.patch("checkpoint_demo.flush", side_effect=support.make_error(code)),
+            ):
+                with self.assertRaises(OSError):
+                    flush_folder(str(self.folder))
+        self.assertEqual(support.find_free_descriptor(), free)
+
+    def test_flush_folder_where_folders_are_not_flushed_is_done(self):
+        free = support.find_free_descriptor()
+        for code in (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS):
+            with (
+                self.subTest(code),
+                mock.patch("checkpoint_demo.flush", side_effect=support.make_error(code)),
+            ):
+                flush_folder(str(self.folder))
         self.assertEqual(support.find_free_descriptor(), free)
 
 
