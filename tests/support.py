@@ -95,6 +95,21 @@ def run_all_at_once(function, cases, workers=None):
         return {name: future.result() for name, future in futures.items()}
 
 
+def build_plan(rows=None, task=checkpoint_demo.DEMO, **facts):
+    """Return the Plan of a live run; facts differ from the usual ones where they are given."""
+    usual = {
+        "endpoint": run_handoff.ENDPOINT,
+        "sender": run_handoff.SENDER_MODEL,
+        "receiver": checkpoint_demo.RECEIVER_MODEL,
+        "max_tokens": 4_096,
+        "timeout_seconds": 180,
+        "rehearsal": False,
+        "task": task.name,
+        "task_sha256": "",
+    }
+    return run_handoff.Plan(task, rows or task.source, {**usual, **facts})
+
+
 class FolderTestCase(unittest.TestCase):
     """A test with a folder of its own, removed afterwards."""
 
@@ -159,6 +174,23 @@ def respond(body, status=200, **headers):
     fields.update({name.replace("_", "-"): value for name, value in headers.items()})
     head = "".join(f"{name}: {value}\r\n" for name, value in fields.items() if value is not None)
     return f"HTTP/1.1 {status} Invented\r\n{head}\r\n".encode() + body
+
+
+def chunked(*pieces, end=b"0\r\n\r\n"):
+    """Return the bytes of an HTTP reply whose body comes in chunks."""
+    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
+    return head + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + end
+
+
+def drip(released, head, piece):
+    """Return an entry of a ScriptedServer that sends a piece again and again, until an event is set."""
+
+    def entry(connection, request):
+        connection.sendall(head)
+        while not released.wait(0.05):
+            connection.sendall(piece)
+
+    return entry
 
 
 def api_error(kind):

@@ -30,6 +30,8 @@ from tests.support import (
     RunTestCase,
     ScriptedServer,
     api_error,
+    chunked,
+    drip,
     message,
     respond,
     run_all_at_once,
@@ -42,11 +44,6 @@ SIZE = len(json.dumps(message([])))  # of a message with nothing in it
 LIMIT_SECONDS = 2
 LIMIT_BYTES = 200 * 2**20
 FAILED, UNCLEAR, MISFIT = ("failed", 4), ("unclear", 5), ("confirmed", 4)
-
-
-def chunked(*pieces):
-    chunks = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
-    return b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n" + chunks
 
 
 def then_reset(answer):
@@ -138,7 +135,7 @@ QUICK = {
     ),
     "a length beyond all bounds": (respond(CALLED, content_length="9" * 400), UNCLEAR),
     "a length that promises more": (respond(CALLED, content_length=len(WHOLE) + 1), UNCLEAR),
-    "no last chunk": (chunked(WHOLE), UNCLEAR),
+    "no last chunk": (chunked(WHOLE, end=b""), UNCLEAR),
     "too many headers": (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 5_000 + b"\r\n", UNCLEAR),
     "a header without end": (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000, UNCLEAR),
     "gzip": (respond(gzip.compress(json.dumps(message([])).encode()), content_encoding="gzip"), MISFIT),
@@ -238,9 +235,8 @@ class CutTest(unittest.TestCase):
 
     FRAMES = {
         "announced length": respond(CALLED),
-        "chunked, one chunk": chunked(WHOLE) + b"0\r\n\r\n",
-        "chunked, many chunks": chunked(*(WHOLE[at : at + 9] for at in range(0, len(WHOLE), 9)))
-        + b"0\r\n\r\n",
+        "chunked, one chunk": chunked(WHOLE),
+        "chunked, many chunks": chunked(*(WHOLE[at : at + 9] for at in range(0, len(WHOLE), 9))),
         "end of the connection": respond(CALLED, content_length=None),
     }
 
@@ -287,14 +283,6 @@ class LimitTest(RunTestCase):
         self.released = threading.Event()
         self.addCleanup(self.released.set)
 
-    def drip(self, head, piece, pause=0.05):
-        def entry(connection, request):
-            connection.sendall(head)
-            while not self.released.wait(pause):
-                connection.sendall(piece)
-
-        return entry
-
     def flood(self, head, piece, total):
         def entry(connection, request):
             connection.sendall(head)
@@ -307,21 +295,21 @@ class LimitTest(RunTestCase):
         head = b"HTTP/1.1 200 OK\r\n"
         entries = {
             "silence": (lambda *_: self.released.wait(30), UNCLEAR),
-            "a dripping status line": (self.drip(b"", b"H"), UNCLEAR),
-            "dripping headers": (self.drip(head, b"x: y\r\n"), UNCLEAR),
-            "a dripping header": (self.drip(head + b"x: ", b"y"), UNCLEAR),
-            "a dripping body": (self.drip(head + b"content-length: 99999\r\n\r\n", b" "), UNCLEAR),
-            "a dripping body without a length": (self.drip(head + b"\r\n", b" "), UNCLEAR),
+            "a dripping status line": (drip(self.released, b"", b"H"), UNCLEAR),
+            "dripping headers": (drip(self.released, head, b"x: y\r\n"), UNCLEAR),
+            "a dripping header": (drip(self.released, head + b"x: ", b"y"), UNCLEAR),
+            "a dripping body": (drip(self.released, head + b"content-length: 99999\r\n\r\n", b" "), UNCLEAR),
+            "a dripping body without a length": (drip(self.released, head + b"\r\n", b" "), UNCLEAR),
             "dripping chunks": (
-                self.drip(head + b"transfer-encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+                drip(self.released, head + b"transfer-encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
                 UNCLEAR,
             ),
             "dripping trailers": (
-                self.drip(head + b"transfer-encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n"),
+                drip(self.released, head + b"transfer-encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n"),
                 UNCLEAR,
             ),
-            "endless 100 Continue": (self.drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), UNCLEAR),
-            "an error that drips": (self.drip(b"HTTP/1.1 400 No\r\n\r\n", b" "), FAILED),
+            "endless 100 Continue": (drip(self.released, b"", b"HTTP/1.1 100 Continue\r\n\r\n"), UNCLEAR),
+            "an error that drips": (drip(self.released, b"HTTP/1.1 400 No\r\n\r\n", b" "), FAILED),
         }
         urls = {name: (self.serve(entry).url, end) for name, (entry, end) in entries.items()}
         self.check_all(urls, workers=len(urls))

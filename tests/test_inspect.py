@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
 from pathlib import Path
@@ -95,7 +96,7 @@ class ChangedFileTest(InspectTestCase):
         for name in ("notes.txt", ".1-request.json.part"):
             with open(os.path.join(folder, name), "w") as file:
                 file.write("x")
-        self.check(folder, 0, "note: notes.txt is no file of a run", "note: .1-request.json.part")
+        self.check(folder, 0, "note: notes.txt is not a file of a run", "note: .1-request.json.part")
 
 
 class ForgedLedgerTest(InspectTestCase):
@@ -152,6 +153,8 @@ class ForgedLedgerTest(InspectTestCase):
     def test_time_that_is_none_is_found(self):
         times = ["yesterday", "2026-11-30", "2026-11-30T12:00:00Z", "2026-11-30T12:00:00.000+01:00"]
         times += [f"20{month}-30T12:00:00.000Z" for month in ("26-20", "26-1x", "26-\u0661\u0661")]
+        times += ["2026-02-30T12:00:00.000Z", "2026-19-30T12:00:00.000Z", "2026-11-30T24:00:00.000Z", ""]
+        times += ["2026-11-30 12:00:00.000Z", "2026-11-30T12:00:00.000000Z", "20261130T120000.000Z"]
         times += ["2026-11-40T12:00:00.000Z", "2026-11-30T12:60:00.000Z", "2026-11-30T12:00:00.0000Z"]
         for time in times:
             with self.subTest(time):
@@ -176,31 +179,44 @@ class ForgedLedgerTest(InspectTestCase):
 
     def test_records_that_no_run_can_write_are_found(self):
         """Facts that are taken from the ledger must at least go together."""
+        together = "observed a reply without a status, a digest or a connection"
+        odd = "observed an encoding or a status that no run records"
+        broke = "observed no reply, but nothing that broke, or something decoded"
+        silent = {"http_status": None, "response_sha256": None}
+        rehearsed = {"rehearsal": True, "endpoint": run_handoff.ENDPOINT}
         forged = {
-            "a reply that came on no connection": (3, {"opened": False}),
-            "a status without a reply": (3, {"response_sha256": None}),
-            "a key that was taken out, without a mark": (3, {"key_removed": True}),
-            "an encoding that is not decoded": (3, {"content_encoding": "br"}),
-            "a status that is none": (3, {"http_status": 7}),
-            "no reply, and nothing broke": (3, {"http_status": None, "response_sha256": None}),
+            "a reply that came on no connection": (3, {"opened": False}, together),
+            "a status without a reply": (3, {"response_sha256": None}, together),
+            "a key that was taken out, without a mark": (
+                3,
+                {"key_removed": True},
+                "key_removed: observed true, but 1-response.json has no mark",
+            ),
+            "an encoding that is not decoded": (3, {"content_encoding": "br"}, odd),
+            "a status that is none": (3, {"http_status": 7}, odd),
+            "a status of four digits": (3, {"http_status": 1_000}, odd),
+            "no reply, and nothing broke": (3, silent, broke),
             "no reply, but it was decoded": (
                 3,
-                {"http_status": None, "response_sha256": None, "trouble": "x", "content_encoding": "gzip"},
+                {**silent, "finding": "x", "content_encoding": "gzip"},
+                broke,
             ),
-            "no reply, but a key was in it": (
-                3,
-                {"http_status": None, "response_sha256": None, "trouble": "x", "key_removed": True},
+            "no reply, but a key was in it": (3, {**silent, "finding": "x", "key_removed": True}, broke),
+            "a model without a name": (0, {"sender": ""}, "as sender, which no run has"),
+            "a model of two words": (0, {"receiver": "a b"}, "as receiver, which no run has"),
+            "a digest that is none": (
+                0,
+                {"source_sha256": "zzzzzz"},
+                "as source_sha256, which no run has",
             ),
-            "a model without a name": (0, {"sender": ""}),
-            "a model of two words": (0, {"receiver": "a b"}),
-            "a digest that is none": (0, {"source_sha256": "zzzzzz"}),
-            "a rehearsal elsewhere": (0, {"rehearsal": True, "endpoint": run_handoff.ENDPOINT}),
-            "an endpoint that is refused": (0, {"endpoint": "http://api.example/v1/messages"}),
-            "no endpoint": (0, {"endpoint": ""}),
-            "no time": (0, {"timeout_seconds": 0}),
-            "no tokens": (0, {"max_tokens": 0}),
+            "a rehearsal elsewhere": (0, rehearsed, "as endpoint, which no run has"),
+            "an endpoint that is refused": (0, {"endpoint": "http://api.example/v1/messages"}, "unencrypted"),
+            "no endpoint": (0, {"endpoint": ""}, "it is not a URL"),
+            "no time": (0, {"timeout_seconds": 0}, "as timeout_seconds, which no run has"),
+            "too much time": (0, {"timeout_seconds": 100_000}, "as timeout_seconds, which no run has"),
+            "no tokens": (0, {"max_tokens": 0}, "as max_tokens, which no run has"),
         }
-        for phrase, (at, facts) in forged.items():
+        for phrase, (at, facts, words) in forged.items():
             with self.subTest(phrase):
 
                 def change(records, at=at, facts=facts):
@@ -208,10 +224,11 @@ class ForgedLedgerTest(InspectTestCase):
                     for name in [name for name, fact in facts.items() if fact is None]:
                         del records[at][name]
 
-                self.check(self.forge(change), 1, f"ledger.jsonl line {at + 1}")
+                ended = self.check(self.forge(change), 1, words)
+                self.assertRegex(ended.err, rf"(?m)^ledger\.jsonl line {at + 1}\b.*{re.escape(words)}")
 
     def test_value_that_no_run_records_is_no_crash(self):
-        values = {"elapsed_milliseconds": 10**400, "http_status": -5, "request_id": "x" * 9_999, "trouble": 7}
+        values = {"elapsed_milliseconds": 10**400, "http_status": -5, "request_id": "x" * 9_999, "finding": 7}
         for field, value in values.items():
             with self.subTest(field):
 
@@ -232,7 +249,7 @@ class ForgedLedgerTest(InspectTestCase):
                 self.assertNotIn("\naccepted", ended.out + ended.err)
 
     def test_record_behind_the_end_is_found(self):
-        self.check(self.forge(lambda records: [*records, records[0]]), 1, "behind the run's last record")
+        self.check(self.forge(lambda records: [*records, records[0]]), 1, "after the run's last record")
 
     def test_accepted_run_cannot_be_made_out_of_a_failed_one(self):
         failed = [*GOOD_RUN[:2], respond(message([text('{"rows":[]}')]))]
@@ -246,11 +263,22 @@ class ForgedLedgerTest(InspectTestCase):
         (self.folder / "failed" / "result.json").write_bytes(self.good["result.json"])
         self.check(self.seal(folder), 1)
 
+    def test_cause_that_the_run_did_not_end_by_is_found(self):
+        self.assertEqual(self.live(self.serve(respond({}, 401)), out="failed").code, 4)
+        records = self.ledger("failed")
+        self.assertEqual(records[-1]["cause"], "key")
+        for cause in ("load", run_handoff.INTERRUPTED, 7, None):
+            with self.subTest(cause):
+                records[-1]["cause"] = cause
+                (self.folder / "failed" / "ledger.jsonl").write_bytes(chain(records))
+                self.check(self.seal(self.path("failed")), 1, "ledger.jsonl line 5 cause: observed")
+
     def test_run_that_calls_itself_interrupted_is_asked_what_was_in_flight(self):
         folder = self.copy(**{"result.json": None, "3-response.json": None, "report.html": None})
         *records, _, last = [json.loads(line) for line in self.good["ledger.jsonl"].splitlines()]
         self.assertEqual(records[-1]["state"], "in_flight")
-        end = {**last, "state": "failed", "why": run_handoff.INTERRUPTED, "cost_usd": "unknown"}
+        end = {**last, "state": "failed", "why": "interrupted with nothing in flight", "cost_usd": "unknown"}
+        end["cause"] = run_handoff.INTERRUPTED
         with open(os.path.join(folder, "ledger.jsonl"), "wb") as file:
             file.write(chain([*records, end]))
         self.check(self.seal(folder), 1, "ledger.jsonl line 12 state: observed")
@@ -350,7 +378,7 @@ class StrangeFolderTest(InspectTestCase):
                     make(os.path.join(folder, name))
                     ended = self.inspect_within(10, folder)
                     self.assertEqual(ended.code, 1, ended)
-                    self.assertIn(f"{name}: observed no regular file", ended.err)
+                    self.assertIn(f"{name}: observed another kind of file", ended.err)
 
     def inspect_within(self, seconds, folder):
         """Inspect a folder in a thread, and fail if that hangs."""
@@ -390,7 +418,7 @@ class JsonReportTest(InspectTestCase):
         report = json.loads(ended.out)
         self.assertEqual((ended.code, ended.err), (0, ""))
         self.assertEqual(report["verdict"], "accepted")
-        self.assertEqual(report["why"], "accepted: 3 rows, total shortage 7")
+        self.assertEqual(report["what"], "accepted: 3 rows, total shortage 7")
         self.assertEqual((report["exit_code"], report["findings"], report["notes"]), (0, [], []))
         self.assertEqual(
             [record["operation_id"] for record in report["records"]][:2], ["run", "sender-tool-request"]
@@ -423,8 +451,10 @@ class SwappedFileTest(InspectTestCase):
                     self.check(self.seal(self.copy(**{name: theirs[name]})), 1, place)
 
     def test_right_result_beside_a_handoff_of_another_checkpoint_is_found(self):
-        rows = [{"sku": "DEMO-001", "available": 0, "target": 3}, *checkpoint_demo.STOCK[1:]]
-        handoff_text = checkpoint_demo.render_handoff(checkpoint_demo.build_checkpoint(rows)).encode()
+        rows = [{"sku": "DEMO-001", "available": 0, "target": 3}, *checkpoint_demo.DEMO.source[1:]]
+        handoff_text = checkpoint_demo.render_handoff(
+            checkpoint_demo.DEMO, checkpoint_demo.build_checkpoint(checkpoint_demo.DEMO, rows)
+        ).encode()
         folder = self.seal(self.copy(**{"handoff.txt": handoff_text}))
         self.check(folder, 1, "handoff.txt byte", "the evidence does not hold")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unittest
 
 import run_handoff
-from tests.support import message
+from tests.support import build_plan, message
 
 SENDER, RECEIVER = "anthropic/claude-fable-5.2", "anthropic/claude-opus-5.5"
 
@@ -124,19 +124,8 @@ class CostPerAcceptedTest(unittest.TestCase):
 
 
 class CeilingTest(unittest.TestCase):
-    def build_plan(self, rows=run_handoff.demo.STOCK, **changes):
-        facts = {
-            "endpoint": run_handoff.ENDPOINT,
-            "sender": SENDER,
-            "receiver": RECEIVER,
-            "max_tokens": 4_096,
-            "timeout_seconds": 180,
-            "rehearsal": False,
-        }
-        return run_handoff.Plan(rows, {**facts, **changes})
-
     def test_ceiling_is_above_the_recorded_cost(self):
-        ceiling = run_handoff.estimate_ceiling(self.build_plan())
+        ceiling = run_handoff.estimate_ceiling(build_plan())
         self.assertGreater(ceiling, 22_008)
         self.assertLess(ceiling, 1_000_000)
 
@@ -144,21 +133,21 @@ class CeilingTest(unittest.TestCase):
         ceilings = []
         for letter in ("a", "\u8d27"):
             rows = [{"sku": letter * 20 + str(number), "available": 1, "target": 2} for number in range(100)]
-            ceilings.append(run_handoff.estimate_ceiling(self.build_plan(rows)))
+            ceilings.append(run_handoff.estimate_ceiling(build_plan(rows)))
         # A SKU has 40 bytes more: in request 2 and in the prompt, at 8 and 4 micro-dollars a token.
         self.assertEqual(ceilings[1] - ceilings[0], 100 * 40 * (8 + 4))
 
     def test_ceiling_of_the_largest_token_limit_is_known(self):
-        ceiling = run_handoff.estimate_ceiling(self.build_plan(max_tokens=999_999_999))
+        ceiling = run_handoff.estimate_ceiling(build_plan(max_tokens=999_999_999))
         self.assertGreater(ceiling, 2 * 999_999_999 * 40)
 
     def test_ceiling_grows_with_the_token_limit(self):
-        small = run_handoff.estimate_ceiling(self.build_plan(max_tokens=1_000))
-        large = run_handoff.estimate_ceiling(self.build_plan(max_tokens=2_000))
+        small = run_handoff.estimate_ceiling(build_plan(max_tokens=1_000))
+        large = run_handoff.estimate_ceiling(build_plan(max_tokens=2_000))
         # A thousand tokens more in each of the three replies, and the first of them is sent back.
         self.assertEqual(large - small, 1_000 * (40 + 40 + 20 + 8))
 
     def test_ceiling_without_a_price_is_unknown(self):
         for asks in ("sender", "receiver"):
             with self.subTest(asks):
-                self.assertIsNone(run_handoff.estimate_ceiling(self.build_plan(**{asks: "other-model"})))
+                self.assertIsNone(run_handoff.estimate_ceiling(build_plan(**{asks: "other-model"})))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import unittest
 
+import checkpoint_demo
 import run_handoff
 from run_handoff import Outcome
 from tests.support import ANSWERED, CALLED, THINKING, message, text, tool_call
@@ -23,27 +24,30 @@ class JudgeOutcomeTest(unittest.TestCase):
         "a whole message whose gzip was decoded": (reply(200, content_encoding="gzip"), "confirmed"),
         "a refusal by the model": (reply(200, json.dumps(message([], "refusal")).encode()), "confirmed"),
         "a message of another model": (reply(200, json.dumps(message([], model="x")).encode()), "confirmed"),
-        "a name that is not found": (Outcome(opened=False, trouble="Name or service not known"), "failed"),
-        "interrupted before it was open": (Outcome(opened=False, trouble="interrupted by Ctrl-C"), "failed"),
+        "a name that is not found": (Outcome(opened=False, finding="Name or service not known"), "failed"),
+        "interrupted before it was open": (
+            Outcome(opened=False, interrupted=True, finding="interrupted by Ctrl-C"),
+            "failed",
+        ),
         "400": (reply(400, b'{"type":"error","error":{"type":"api_error","message":"no"}}'), "failed"),
         "401 with a page": (reply(401, b"<html>"), "failed"),
-        "403 cut short": (reply(403, b"", trouble="the reply was cut short"), "failed"),
+        "403 cut short": (reply(403, b"", finding="the reply was cut short"), "failed"),
         "404 without a body": (reply(404, b""), "failed"),
         "413": (reply(413, b"too large"), "failed"),
         "429": (reply(429, API_ERROR), "failed"),
         "499": (reply(499, b""), "failed"),
         "400 with a whole message": (reply(400), "failed"),
         "301": (reply(301, b""), "failed"),
-        "302 cut short": (reply(302, b"", trouble="cut"), "failed"),
+        "302 cut short": (reply(302, b"", finding="cut"), "failed"),
         "303": (reply(303, b""), "failed"),
         "307": (reply(307, b""), "failed"),
         "308": (reply(308, b""), "failed"),
         "529 with the API's error": (reply(529, API_ERROR), "failed"),
         "529 with a page": (reply(529, b"<html>busy</html>"), "unclear"),
-        "529 with the API's error, cut short": (reply(529, API_ERROR, trouble="cut"), "unclear"),
+        "529 with the API's error, cut short": (reply(529, API_ERROR, finding="cut"), "unclear"),
         "529 with an error of another shape": (reply(529, b'{"error":"busy"}'), "unclear"),
-        "time-out once it was open": (Outcome(trouble="no whole reply within 2 s"), "unclear"),
-        "a reply that could not be stored": (Outcome(trouble="a reply came, but ..."), "unclear"),
+        "time-out once it was open": (Outcome(finding="no whole reply within 2 s"), "unclear"),
+        "a reply that could not be stored": (Outcome(finding="a reply came, but ..."), "unclear"),
         "408": (reply(408, API_ERROR), "unclear"),
         "500": (reply(500, API_ERROR), "unclear"),
         "502 with a page": (reply(502, b"<html>"), "unclear"),
@@ -56,7 +60,7 @@ class JudgeOutcomeTest(unittest.TestCase):
         "206 with a whole message": (reply(206), "unclear"),
         "304": (reply(304, b""), "unclear"),
         "600": (reply(600), "unclear"),
-        "200 with trouble": (reply(200, trouble="the reply was cut short"), "unclear"),
+        "200 with trouble": (reply(200, finding="the reply was cut short"), "unclear"),
         "200 with an error": (reply(200, API_ERROR), "unclear"),
         "200 without a body": (reply(200, b""), "unclear"),
         "200 with a page": (reply(200, b"<html>"), "unclear"),
@@ -113,10 +117,10 @@ class JudgeOutcomeTest(unittest.TestCase):
 
 class OutcomeFactsTest(unittest.TestCase):
     def test_facts_name_what_is_out_of_the_ordinary(self):
-        ordinary = Outcome(b"x", http_status=200, opened=True, key_removed=False, trouble="", request_id="")
+        ordinary = Outcome(b"x", http_status=200, opened=True, key_removed=False, finding="", request_id="")
         self.assertEqual(set(ordinary.facts), {"http_status", "response_sha256"})
-        odd = Outcome(opened=False, key_removed=True, trouble="refused", elapsed_milliseconds=0)
-        expected = {"opened": False, "key_removed": True, "trouble": "refused", "elapsed_milliseconds": 0}
+        odd = Outcome(opened=False, key_removed=True, finding="refused", elapsed_milliseconds=0)
+        expected = {"opened": False, "key_removed": True, "finding": "refused", "elapsed_milliseconds": 0}
         self.assertEqual(odd.facts, expected)
 
     def test_empty_reply_has_a_digest_and_no_reply_has_none(self):
@@ -184,20 +188,41 @@ class MisfitTest(unittest.TestCase):
     def test_reply_fits_its_step_or_is_refused_at_its_place(self):
         for name, (step, reply_message, place) in self.CASES.items():
             with self.subTest(name):
-                misfits = run_handoff.find_misfits(step, reply_message, key_removed=False)
-                self.assertEqual([misfit.path for misfit in misfits][:1], [place] if place else [])
+                findings = run_handoff.find_step_findings(
+                    checkpoint_demo.DEMO, step, reply_message, key_removed=False
+                )
+                self.assertEqual([finding.path for finding in findings][:1], [place] if place else [])
 
     def test_stop_reason_absent_fits_no_step(self):
         for step in run_handoff.STEPS:
             with self.subTest(step.operation_id):
-                reply_message = message([tool_call()] if step.tool else [])
+                reply_message = message([tool_call()] if step.stop_reason == "tool_use" else [])
                 del reply_message["stop_reason"]
-                misfits = run_handoff.find_misfits(step, reply_message, key_removed=False)
-                self.assertEqual(misfits[0].path, "stop_reason")
+                findings = run_handoff.find_step_findings(
+                    checkpoint_demo.DEMO, step, reply_message, key_removed=False
+                )
+                self.assertEqual(findings[0].path, "stop_reason")
 
     def test_key_in_what_must_be_sent_back_ends_step_1_only(self):
         marked = message([text("[key removed]"), tool_call()], "tool_use")
-        self.assertEqual(run_handoff.find_misfits(run_handoff.TOOL_REQUEST, marked, key_removed=False), [])
-        self.assertEqual(len(run_handoff.find_misfits(run_handoff.TOOL_REQUEST, marked, key_removed=True)), 1)
+        self.assertEqual(
+            run_handoff.find_step_findings(
+                checkpoint_demo.DEMO, run_handoff.TOOL_REQUEST, marked, key_removed=False
+            ),
+            [],
+        )
+        self.assertEqual(
+            len(
+                run_handoff.find_step_findings(
+                    checkpoint_demo.DEMO, run_handoff.TOOL_REQUEST, marked, key_removed=True
+                )
+            ),
+            1,
+        )
         ended = message([text("[key removed]")])
-        self.assertEqual(run_handoff.find_misfits(run_handoff.TOOL_RESULT, ended, key_removed=True), [])
+        self.assertEqual(
+            run_handoff.find_step_findings(
+                checkpoint_demo.DEMO, run_handoff.TOOL_RESULT, ended, key_removed=True
+            ),
+            [],
+        )

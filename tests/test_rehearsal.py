@@ -10,7 +10,7 @@ from unittest import mock
 
 import checkpoint_demo
 import run_handoff
-from tests.support import FolderTestCase, handoff, run_script
+from tests.support import FolderTestCase, build_plan, handoff, run_script
 
 KEY = "rehearsal-0123456789"
 HEADERS = {"x-api-key": KEY, "anthropic-version": "2023-06-01", "content-type": "application/json"}
@@ -53,7 +53,7 @@ class RehearseTest(FolderTestCase):
         self.assertEqual(self.names(), [])
 
     def test_failed_local_check_is_not_passed_over(self):
-        def fail():
+        def fail(task, rows):
             yield "group", "check", False
 
         with mock.patch.object(checkpoint_demo, "run_self_test", fail):
@@ -107,13 +107,13 @@ class RehearseTest(FolderTestCase):
         self.assertEqual((ended.code, self.names()), (3, []), ended)
 
     def test_failed_run_without_a_mode_says_how_to_keep_it(self):
-        with mock.patch.object(run_handoff, "_work_out", lambda prompt: "no"):
+        with mock.patch.object(run_handoff, "_work_out", lambda *_: "no"):
             ended = handoff()
         self.assertEqual(ended.code, 1, ended)
         self.assertIn("next: do it again with --rehearse, which keeps the folder", ended.err)
 
     def test_prompt_in_other_words_is_rehearsed_too(self):
-        with mock.patch.object(checkpoint_demo, "HANDOFF_PROMPT", "Go on from this: "):
+        with mock.patch.object(checkpoint_demo.Stock, "instructions", "Go on from this."):
             ended = handoff("--rehearse", "--out", self.path("run"))
         self.assertEqual((ended.code, ended.out.splitlines()[-1]), (0, "accepted: 3 rows, total shortage 7"))
 
@@ -124,7 +124,7 @@ class RehearseTest(FolderTestCase):
 
 class ServerTest(unittest.TestCase):
     def test_every_request_is_answered(self):
-        server = run_handoff.RehearsalServer(run_handoff.RehearsalModels(KEY))
+        server = run_handoff.RehearsalServer(run_handoff.RehearsalModels(KEY, checkpoint_demo.DEMO))
         self.addCleanup(server.close)
         address = ("127.0.0.1", int(server.url.split(":")[2].split("/")[0]))
         heads = {
@@ -146,16 +146,8 @@ class ServerTest(unittest.TestCase):
 
 class ModelsTest(unittest.TestCase):
     def setUp(self):
-        self.models = run_handoff.RehearsalModels(KEY)
-        facts = {
-            "endpoint": "http://127.0.0.1/",
-            "sender": "one",
-            "receiver": "two",
-            "max_tokens": 9,
-            "timeout_seconds": 9,
-            "rehearsal": True,
-        }
-        self.plan = run_handoff.Plan(checkpoint_demo.STOCK, facts)
+        self.models = run_handoff.RehearsalModels(KEY, checkpoint_demo.DEMO)
+        self.plan = build_plan(sender="one", receiver="two", max_tokens=9)
         self.first = run_handoff.build_tool_request(self.plan)
 
     def ask(self, request, **headers):
@@ -171,25 +163,36 @@ class ModelsTest(unittest.TestCase):
 
     def test_receiver_works_the_rows_out_of_the_prompt(self):
         rows = [{"sku": "X", "available": 1, "target": 5}, {"sku": "Y", "available": 9, "target": 5}]
-        handoff_text = checkpoint_demo.render_handoff(checkpoint_demo.build_checkpoint(rows))
+        handoff_text = checkpoint_demo.render_handoff(
+            checkpoint_demo.DEMO, checkpoint_demo.build_checkpoint(checkpoint_demo.DEMO, rows)
+        )
         status, answered = self.ask(checkpoint_demo.build_receiver_request(handoff_text))
         self.assertEqual(status, 200)
         expected = {"rows": [{"sku": "X", "shortage": 4}, {"sku": "Y", "shortage": 0}]}
         self.assertEqual(json.loads(answered["content"][0]["text"]), expected)
 
     def test_prompt_in_blocks_is_read(self):
-        handoff_text = checkpoint_demo.render_handoff(checkpoint_demo.build_checkpoint(checkpoint_demo.STOCK))
+        handoff_text = checkpoint_demo.render_handoff(
+            checkpoint_demo.DEMO,
+            checkpoint_demo.build_checkpoint(checkpoint_demo.DEMO, checkpoint_demo.DEMO.source),
+        )
         request = checkpoint_demo.build_receiver_request(handoff_text)
         request["messages"][0]["content"] = [{"type": "text", "text": handoff_text}]
         status, answered = self.ask(request)
         answer = checkpoint_demo.parse_answer(answered)
-        self.assertEqual((status, checkpoint_demo.validate_result(answer, checkpoint_demo.STOCK)), (200, []))
+        self.assertEqual(
+            (
+                status,
+                checkpoint_demo.validate_result(answer, checkpoint_demo.DEMO, checkpoint_demo.DEMO.source),
+            ),
+            (200, []),
+        )
 
     def test_receiver_without_a_checkpoint_has_no_answer(self):
         for prompt in ("Hello", "Checkpoint: {}", "Checkpoint: []", "Checkpoint: not JSON"):
             with self.subTest(prompt):
                 _, answered = self.ask(checkpoint_demo.build_receiver_request(prompt))
-                with self.assertRaises(checkpoint_demo.JsonError):
+                with self.assertRaises(checkpoint_demo.InputError):
                     checkpoint_demo.parse_answer(answered)
 
     def test_request_that_the_api_would_refuse_is_refused(self):

@@ -8,21 +8,9 @@ import unittest
 
 import checkpoint_demo
 import run_handoff
-from tests.support import THINKING, message, text, tool_call
+from tests.support import THINKING, build_plan, message, text, tool_call
 
-ROWS = checkpoint_demo.STOCK
-
-
-def build_plan(**changes):
-    facts = {
-        "endpoint": run_handoff.ENDPOINT,
-        "sender": run_handoff.SENDER_MODEL,
-        "receiver": checkpoint_demo.RECEIVER_MODEL,
-        "max_tokens": 4_096,
-        "timeout_seconds": 180,
-        "rehearsal": False,
-    }
-    return run_handoff.Plan(ROWS, {**facts, **changes})
+ROWS = checkpoint_demo.DEMO.source
 
 
 def give_result(reply):

@@ -14,6 +14,7 @@ from unittest import mock
 
 import checkpoint_demo
 import run_handoff
+from run_handoff import Outcome
 from tests.support import (
     ANSWER,
     ANSWERED,
@@ -73,7 +74,10 @@ class AcceptedRunTest(RunTestCase):
 
     def test_third_request_holds_nothing_but_the_checkpoint(self):
         third = json.loads(self.server.requests[2].body)
-        handoff = checkpoint_demo.render_handoff(checkpoint_demo.build_checkpoint(checkpoint_demo.STOCK))
+        handoff = checkpoint_demo.render_handoff(
+            checkpoint_demo.DEMO,
+            checkpoint_demo.build_checkpoint(checkpoint_demo.DEMO, checkpoint_demo.DEMO.source),
+        )
         self.assertEqual(
             third,
             {
@@ -179,33 +183,45 @@ class MemoryTest(RunTestCase):
 
 
 class AdviceTest(unittest.TestCase):
+    """What is told about an end, by the verdict and, of a failed run, by a code of what it failed by."""
+
     CASES = {
-        "no connection": ("failed", "1: nothing was sent: Connection refused", "look at the endpoint"),
-        "no key": ("failed", "1: HTTP 401: the request was refused", "look at the key"),
-        "no right": ("failed", "1: HTTP 403: the request was refused", "look at the key"),
-        "no such thing": ("failed", "1: HTTP 404: the request was refused", "look at the endpoint and the m"),
-        "too many": ("failed", "1: HTTP 429: the request was refused", "wait, then start a new run"),
-        "overloaded": ("failed", "1: HTTP 529: the request was not started", "wait, then start a new run"),
-        "cut off": ("failed", 'observed the string "max_tokens", expected', "give another --max-tokens"),
-        "another failure": ("failed", "1: observed no tool call", "mend the cause, if there is one"),
-        "words of a server": (
-            "failed",
-            '1: HTTP 400: x (y: the string "nothing was sent")',
-            "mend the cause",
-        ),
-        "rejected": ("rejected", "the answer was rejected: HTTP 401", "compare the answer with the stock"),
-        "unclear": ("unclear", "1: HTTP 500", "look it up with the provider"),
-        "broken": ("broken", "the evidence does not hold", "keep the folder as it is"),
-        "interrupted": ("interrupted", "interrupted", "start a new run"),
-        "accepted": ("accepted", "accepted: 3 rows", ""),
+        "rejected": "compare the answer with the source",
+        "unclear": "look it up with the provider",
+        "broken": "keep the folder as it is",
+        "interrupted": "start a new run",
+        "failed": "mend the cause, if there is one, then start a new run",
+        "accepted": "",
+    }
+    ERROR = b'{"type":"error","error":{"type":"network","message":"nothing was sent: HTTP 401"}}'
+    FAILED = {
+        "no connection": (Outcome(opened=False, finding="Connection refused"), "look at the endpoint, the n"),
+        "no key": (Outcome(b"", http_status=401), "look at the key, then start a new run"),
+        "no right": (Outcome(b"", http_status=403), "look at the key, then start a new run"),
+        "no such thing": (Outcome(b"", http_status=404), "look at the endpoint and the models"),
+        "too many": (Outcome(b"", http_status=429), "wait, then start a new run"),
+        "overloaded": (Outcome(ERROR, http_status=529), "wait, then start a new run"),
+        "words of a server": (Outcome(ERROR, http_status=400), "mend the cause, if there is one"),
     }
 
-    def test_advice_is_for_this_end_alone(self):
-        for phrase, (verdict, end, expected) in self.CASES.items():
-            with self.subTest(phrase):
-                advice = run_handoff.advise(verdict, end)
+    def test_advice_is_for_this_verdict_alone(self):
+        for verdict, expected in self.CASES.items():
+            with self.subTest(verdict):
+                advice = run_handoff.advise(verdict)
                 self.assertTrue(advice.startswith(expected), advice)
                 self.assertEqual(bool(advice), bool(expected))
+
+    def test_advice_is_for_what_a_request_failed_by(self):
+        for phrase, (outcome, expected) in self.FAILED.items():
+            with self.subTest(phrase):
+                self.assertEqual(run_handoff.judge_outcome(outcome)[0], "failed")
+                advice = run_handoff.advise("failed", run_handoff.find_outcome_cause(outcome))
+                self.assertTrue(advice.startswith(expected), advice)
+
+    def test_cause_of_a_failed_run_changes_no_other_advice(self):
+        for verdict in set(self.CASES) - {"failed"}:
+            for cause in ("network", "key", "load", "tokens"):
+                self.assertEqual(run_handoff.advise(verdict, cause), run_handoff.advise(verdict))
 
 
 class EndTest(RunTestCase):
@@ -277,6 +293,21 @@ class EndTest(RunTestCase):
                 inspected = self.inspect(out)
                 self.assertEqual(inspected.code, code, inspected)
                 self.assertIn(words, inspected.err)
+                self.assertEqual(inspected.err.splitlines()[-1], ended.err.splitlines()[-1])
+
+    def test_next_step_is_for_what_the_run_failed_by(self):
+        replies = {
+            "key": (respond({}, 401), "look at the key"),
+            "model": (respond({}, 404), "look at the endpoint and the models"),
+            "limit": (respond(message([], "max_tokens")), "give another --max-tokens"),
+            "call": (respond(message([text("max_tokens")])), "mend the cause, if there is one"),
+            "load": (respond({}, 429), "wait"),
+        }
+        for out, (reply, expected) in replies.items():
+            with self.subTest(out):
+                for ended in (self.live(self.serve(reply), out=out), self.inspect(out)):
+                    self.assertEqual(ended.code, 4, ended)
+                    self.assertIn(f"\n  next: {expected}, then start a new run", ended.err)
 
     def test_never_open_is_failed(self):
         server = self.serve()
@@ -377,27 +408,14 @@ class RefusalTest(RunTestCase):
             "json without --inspect": (["--live", "--json"], {}, 2, "--json"),
             "limits when inspecting": (["--inspect", self.path("x"), "--timeout", "9"], {}, 2, "--timeout"),
             "too much time": (["--live", "--timeout", "100000"], {}, 2, "--timeout"),
-            "a key of zeros": (["--live"], {"key": "0" * 16}, 3, "this key cannot be used"),
-            "a key that is an operation": (
-                ["--live"],
-                {"key": "receiver-handoff"},
-                3,
-                "this key cannot be used",
-            ),
-            "a key that is a task": (
-                ["--live"],
-                {"key": "synthetic-stock-20261110"},
-                3,
-                "this key cannot be used",
-            ),
-            "the key as an argument": (["--live", KEY], {}, 2, "one word more"),
+            "the key as an argument": (["--live", KEY], {}, 2, "there is no sk-invented-0123..."),
             "no time": (["--live", "--timeout", "0"], {}, 2, "--timeout"),
             "negative time": (["--live", "--timeout=-1"], {}, 2, "--timeout"),
             "no tokens": (["--live", "--max-tokens", "0"], {}, 2, "--max-tokens"),
             "tokens in words": (["--live", "--max-tokens", "many"], {}, 2, "--max-tokens"),
             "model with a space": (["--live", "--sender", "a b"], {}, 2, "--sender: expected a model id"),
             "empty model": (["--live", "--receiver", ""], {}, 2, "model id"),
-            "something else": (["--live", "more"], {}, 2, "one word more"),
+            "something else": (["--live", "more"], {}, 2, "there is no more"),
         }
         server = self.serve(*GOOD_RUN)
         before = self.names()
@@ -482,7 +500,7 @@ class KeyTest(RunTestCase):
         server = self.serve(respond({**CALLED, "content": [text(f"key {KEY}"), tool_call()]}), *GOOD_RUN[1:])
         ended = self.live(server)
         self.assertEqual(ended.code, 4, ended)
-        self.assertIn("the key stood in what must be sent back", ended.err)
+        self.assertIn("the key was in what must be sent back", ended.err)
         self.assertEqual(server.connections, 1)
         self.assertEqual(self.check_absent(ended).code, 4)
 
@@ -544,7 +562,7 @@ class WriteAheadTest(RunTestCase):
 
         def note(*arguments):
             calls.append("send")
-            return run_handoff.Outcome(opened=False, trouble="not sent in this test")
+            return Outcome(opened=False, finding="not sent in this test")
 
         with spy("fsync"), spy("rename"), spy("write"), mock.patch.object(run_handoff, "send_request", note):
             self.live(self.serve())
@@ -622,7 +640,7 @@ class WriteAheadTest(RunTestCase):
             with self.subTest(body[:20]):
                 self.live(self.serve(respond(body)), out=f"run-{number}")
                 why = self.ledger(f"run-{number}")[3]["why"]
-                kind = "no JSON; it begins with the string " + json.dumps(begin)
+                kind = "not JSON; it begins with the string " + json.dumps(begin)
                 kind = kind if begin else "line 1 column 101: nested deeper than 100 levels"
                 self.assertEqual(why, f"HTTP 200 without a whole message: {kind}")
 
@@ -661,7 +679,7 @@ class WriteAheadTest(RunTestCase):
         recorder = run_handoff.Recorder(
             self.path("run"), run_handoff.Key(KEY), sent.append, checkpoint_demo.Terminal("test")
         )
-        self.addCleanup(recorder.close)
+        self.addCleanup(os.close, recorder._ledger)
         recorder.record("run", "planned")
         with self.assertRaises(RuntimeError):
             recorder.send(run_handoff.TOOL_REQUEST, b"{}")
@@ -772,8 +790,8 @@ class InterruptTest(RunTestCase):
         )
 
     def test_interrupt_before_the_connection_is_open_ends_with_nothing_in_flight(self):
-        trouble = run_handoff.Outcome(opened=False, trouble="interrupted by Ctrl-C")
-        with mock.patch.object(run_handoff, "send_request", return_value=trouble):
+        outcome = Outcome(opened=False, interrupted=True, finding="interrupted by Ctrl-C")
+        with mock.patch.object(run_handoff, "send_request", return_value=outcome):
             ended = self.live(self.serve())
         self.assertEqual(ended.code, 130, ended)
         inspected = self.inspect()

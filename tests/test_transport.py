@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gc
 import gzip
+import http.client
 import json
 import socket
 import ssl
@@ -22,6 +23,8 @@ from tests.support import (
     THINKING,
     ScriptedServer,
     api_error,
+    chunked,
+    drip,
     message,
     respond,
     run_all_at_once,
@@ -29,21 +32,16 @@ from tests.support import (
 )
 
 WHOLE = json.dumps(ANSWERED).encode()
-PASS_ON = run_handoff.Attempt.pass_on
-
-
-def chunked(*pieces, end=b"0\r\n\r\n"):
-    head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-    return head + b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + end
+SEND = http.client.HTTPConnection.send
 
 
 class SendTestCase(unittest.TestCase):
     """A test that sends one request to a scripted server of its own."""
 
-    def send(self, *script, timeout=10, wait=lambda _: None, data=b'{"a":1}'):
+    def send(self, *script, timeout=10, is_interrupted=lambda _: False, data=b'{"a":1}'):
         server = ScriptedServer(self, *script)
         begun = time.monotonic()
-        outcome = send_request(server.url, Key(KEY), data, timeout, wait)
+        outcome = send_request(server.url, Key(KEY), data, timeout, is_interrupted)
         self.seconds = time.monotonic() - begun
         self.server = server
         return outcome
@@ -72,7 +70,7 @@ class ReplyTest(SendTestCase):
             "connection": "close",
         }
         self.assertEqual({name: request.headers.get(name) for name in expected}, expected)
-        self.assertEqual((outcome.body, outcome.http_status, outcome.trouble), (WHOLE, 200, ""))
+        self.assertEqual((outcome.body, outcome.http_status, outcome.finding), (WHOLE, 200, ""))
         self.assertEqual(outcome.facts["request_id"], "req_invented")
 
     def test_body_is_whole_in_every_framing(self):
@@ -95,7 +93,7 @@ class ReplyTest(SendTestCase):
         for name, answer in cases.items():
             with self.subTest(name):
                 outcome = self.send(answer)
-                self.assertEqual((outcome.body, outcome.trouble), (WHOLE, ""))
+                self.assertEqual((outcome.body, outcome.finding), (WHOLE, ""))
 
     def test_body_that_is_not_whole_is_kept_and_said_so(self):
         cases = {
@@ -114,7 +112,7 @@ class ReplyTest(SendTestCase):
         for name, (answer, kept) in cases.items():
             with self.subTest(name):
                 outcome = self.send(answer)
-                self.assertTrue(outcome.trouble)
+                self.assertTrue(outcome.finding)
                 self.assertEqual(outcome.http_status, 200)
                 if kept is not None:
                     self.assertEqual(outcome.body, kept)
@@ -123,25 +121,25 @@ class ReplyTest(SendTestCase):
         for status, body, state in self.EARLY:
             with self.subTest(status):
                 outcome = self.send_to_one_who_reads_the_head(status, body, b"x" * 30_000_000)
-                self.assertEqual(run_handoff.judge_outcome(outcome)[0], state, outcome.trouble)
+                self.assertEqual(run_handoff.judge_outcome(outcome)[0], state, outcome.finding)
 
     def test_refusal_is_read_whatever_the_write_broke_by(self):
         faults = (BrokenPipeError(), ConnectionResetError(), ConnectionAbortedError(), ssl.SSLEOFError())
         for fault in faults:
             sent = []
 
-            def break_at_the_body(attempt, connection, send, data, fault=fault, sent=sent, real=PASS_ON):
+            def break_at_the_body(connection, data, fault=fault, sent=sent):
                 sent.append(bytes(data))
                 if data.startswith(b"x"):
                     raise fault
-                real(attempt, connection, send, data)
+                SEND(connection, data)
 
             for status, body, state in self.EARLY:
                 with self.subTest(type(fault), status=status):
                     del sent[:]
-                    with mock.patch.object(run_handoff.Attempt, "pass_on", break_at_the_body):
+                    with mock.patch.object(http.client.HTTPConnection, "send", break_at_the_body):
                         outcome = self.send_to_one_who_reads_the_head(status, body, b"xyz")
-                    self.assertEqual(run_handoff.judge_outcome(outcome)[0], state, outcome.trouble)
+                    self.assertEqual(run_handoff.judge_outcome(outcome)[0], state, outcome.finding)
                     self.assertEqual(len(sent), 2)
 
     def send_to_one_who_reads_the_head(self, status, body, data):
@@ -153,7 +151,7 @@ class ReplyTest(SendTestCase):
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/messages"
         outcome = send_request(url, Key(KEY), data, 10)
         server.join()
-        self.assertEqual(outcome.http_status, status, outcome.trouble)
+        self.assertEqual(outcome.http_status, status, outcome.finding)
         return outcome
 
     def answer_the_head(self, listener, status, body):
@@ -180,12 +178,12 @@ class ReplyTest(SendTestCase):
                 self.assertTrue(outcome.opened)
                 if outcome.http_status is None:
                     self.assertIsNone(outcome.body)
-                    self.assertTrue(outcome.trouble)
+                    self.assertTrue(outcome.finding)
 
     def test_reply_over_the_limit_is_cut_off_there(self):
         with mock.patch.object(run_handoff, "REPLY_LIMIT_BYTES", 1_000):
             exact = self.send(respond(b"x" * 1_000))
-            self.assertEqual((len(exact.body), exact.trouble), (1_000, ""))
+            self.assertEqual((len(exact.body), exact.finding), (1_000, ""))
             for name, answer in {
                 "announced": respond(b"x" * 1_001),
                 "chunked": chunked(b"x" * 900, b"x" * 900),
@@ -195,13 +193,13 @@ class ReplyTest(SendTestCase):
                 with self.subTest(name):
                     outcome = self.send(answer)
                     self.assertEqual(outcome.body, b"x" * 1_000)
-                    self.assertTrue(outcome.trouble)
+                    self.assertTrue(outcome.finding)
 
     def test_gzip_is_decoded_and_said_so(self):
         for encoding in ("gzip", "GZIP", "x-gzip"):
             with self.subTest(encoding):
                 outcome = self.send(respond(gzip.compress(WHOLE), content_encoding=encoding))
-                self.assertEqual((outcome.body, outcome.trouble), (WHOLE, ""))
+                self.assertEqual((outcome.body, outcome.finding), (WHOLE, ""))
                 self.assertEqual(outcome.facts["content_encoding"], "gzip")
 
     def test_encoding_that_cannot_be_undone_is_trouble(self):
@@ -216,7 +214,7 @@ class ReplyTest(SendTestCase):
         for name, (answer, kept) in cases.items():
             with self.subTest(name):
                 outcome = self.send(answer)
-                self.assertTrue(outcome.trouble)
+                self.assertTrue(outcome.finding)
                 if kept is not None:
                     self.assertEqual(outcome.body, kept)
 
@@ -271,8 +269,8 @@ class ReplyTest(SendTestCase):
         key = "Sk-Invented-0123456789-ABCDEF"
         server = ScriptedServer(self, respond(b"x", content_encoding=key))
         outcome = send_request(server.url, Key(key), b"{}", 10)
-        self.assertNotIn(key.lower(), outcome.trouble.lower())
-        self.assertIn("key removed", outcome.trouble)
+        self.assertNotIn(key.lower(), outcome.finding.lower())
+        self.assertIn("key removed", outcome.finding)
 
     def send_through_proxy(self, url, credentials="", **environment):
         """Send to an https URL through a proxy that refuses it; return the outcome and what the proxy saw."""
@@ -309,7 +307,7 @@ class ReplyTest(SendTestCase):
     def test_proxy_for_https_is_passed_by_where_the_environment_says_so(self):
         outcome, requests = self.send_through_proxy("https://api.invalid/", no_proxy="api.invalid")
         self.assertEqual(requests, [])
-        self.assertTrue(outcome.trouble)
+        self.assertTrue(outcome.finding)
 
 
 class TimeTest(SendTestCase):
@@ -321,29 +319,32 @@ class TimeTest(SendTestCase):
         self.addCleanup(self.server_released.set)
         return super().send(*script, timeout=timeout, **options)
 
-    def drip(self, head, piece):
-        def entry(connection, request):
-            connection.sendall(head)
-            while not self.server_released.wait(0.05):
-                connection.sendall(piece)
-
-        return entry
-
     def test_slow_server_is_given_up_on_time(self):
         self.server_released = threading.Event()
         self.addCleanup(self.server_released.set)
         cases = {
             "silence": (self.hold, None),
-            "a dripping status line": (self.drip(b"", b"H"), None),
-            "dripping headers": (self.drip(b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), None),
-            "endless 100 Continue": (self.drip(b"", b"HTTP/1.1 100 Continue\r\n\r\n"), None),
-            "a dripping body": (self.drip(b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n", b"x"), 200),
+            "a dripping status line": (drip(self.server_released, b"", b"H"), None),
+            "dripping headers": (drip(self.server_released, b"HTTP/1.1 200 OK\r\n", b"x: y\r\n"), None),
+            "endless 100 Continue": (drip(self.server_released, b"", b"HTTP/1.1 100 Continue\r\n\r\n"), None),
+            "a dripping body": (
+                drip(self.server_released, b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n", b"x"),
+                200,
+            ),
             "dripping chunks": (
-                self.drip(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+                drip(
+                    self.server_released,
+                    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n",
+                    b"1\r\nx\r\n",
+                ),
                 200,
             ),
             "a dripping trailer": (
-                self.drip(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n", b"x: y\r\n"),
+                drip(
+                    self.server_released,
+                    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
+                    b"x: y\r\n",
+                ),
                 200,
             ),
         }
@@ -352,7 +353,7 @@ class TimeTest(SendTestCase):
                 self.assertLess(seconds, 3)
                 self.assertTrue(outcome.opened)
                 self.assertEqual(outcome.http_status, cases[name][1])
-                self.assertEqual(outcome.trouble, "time-out after 1 s")
+                self.assertEqual(outcome.finding, "time-out after 1 s")
                 self.assertEqual(server.connections, 1)
 
     def send_timed(self, entry, _):
@@ -362,7 +363,10 @@ class TimeTest(SendTestCase):
         return server, outcome, time.monotonic() - begun
 
     def test_part_of_a_slow_body_is_kept(self):
-        outcome = self.send(self.drip(b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n", b"x"))
+        def entry(*arguments):
+            drip(self.server_released, b"HTTP/1.1 200 OK\r\ncontent-length: 9999\r\n\r\n", b"x")(*arguments)
+
+        outcome = self.send(entry)
         self.assertRegex(outcome.body, b"^x+$")
 
     def test_server_that_keeps_the_connection_open_does_not_hold_the_reply(self):
@@ -371,12 +375,13 @@ class TimeTest(SendTestCase):
             self.server_released.wait(20)
 
         outcome = self.send(entry, timeout=10)
-        self.assertEqual((outcome.body, outcome.trouble), (WHOLE, ""))
+        self.assertEqual((outcome.body, outcome.finding), (WHOLE, ""))
         self.assertLess(self.seconds, 5)
 
-    def test_wait_can_end_it_at_once(self):
-        outcome = self.send(self.hold, timeout=20, wait=lambda passed: "enough" if passed > 0.2 else None)
-        self.assertEqual((outcome.trouble, outcome.opened), ("enough", True))
+    def test_interrupt_ends_it_at_once(self):
+        outcome = self.send(self.hold, timeout=20, is_interrupted=lambda passed: passed > 0.2)
+        self.assertEqual((outcome.finding, outcome.opened), ("interrupted by Ctrl-C", True))
+        self.assertTrue(outcome.facts["interrupted"])
         self.assertLess(self.seconds, 2)
 
     def test_name_look_up_that_hangs_sends_nothing_later(self):
@@ -390,7 +395,7 @@ class TimeTest(SendTestCase):
         with mock.patch("socket.getaddrinfo", look_up):
             outcome = send_request(server.url, Key(KEY), b"{}", 1)
             self.assertFalse(outcome.opened)
-            self.assertEqual(outcome.trouble, "time-out after 1 s")
+            self.assertEqual(outcome.finding, "time-out after 1 s")
             looked_up.set()
             time.sleep(0.3)
         self.assertEqual(server.requests, [])
@@ -410,7 +415,7 @@ class NeverOpenTest(unittest.TestCase):
             with self.subTest(name), mock.patch.dict("os.environ", {"https_proxy": "", "HTTPS_PROXY": ""}):
                 outcome = send_request(url, Key(KEY), b"{}", 10)
                 self.assertFalse(outcome.opened)
-                self.assertTrue(outcome.trouble)
+                self.assertTrue(outcome.finding)
                 self.assertIsNone(outcome.body)
 
     def greet_in_plain_text(self):
