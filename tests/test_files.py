@@ -623,21 +623,16 @@ class FlushFolderTest(support.FolderTestCase):
         with self.assertRaises(FileNotFoundError):
             flush_folder(self.path("missing"))
         for code in (errno.EIO, errno.ENOSPC):
-            with (
-                self.subTest(code),
-                mock.patch("checkpoint_demo.flush", side_effect=support.make_error(code)),
-            ):
-                with self.assertRaises(OSError):
-                    flush_folder(str(self.folder))
+            failing = mock.patch("checkpoint_demo.flush", side_effect=support.make_error(code))
+            with self.subTest(code), failing, self.assertRaises(OSError):
+                flush_folder(str(self.folder))
         self.assertEqual(support.find_free_descriptor(), free)
 
     def test_flush_folder_where_folders_are_not_flushed_is_done(self):
         free = support.find_free_descriptor()
         for code in (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS):
-            with (
-                self.subTest(code),
-                mock.patch("checkpoint_demo.flush", side_effect=support.make_error(code)),
-            ):
+            failing = mock.patch("checkpoint_demo.flush", side_effect=support.make_error(code))
+            with self.subTest(code), failing:
                 flush_folder(str(self.folder))
         self.assertEqual(support.find_free_descriptor(), free)
 
