@@ -36,6 +36,17 @@ BROKEN = {
         }.items()
         if (name, phrase) != ("row_key", "blank")
     },
+    "a task_id that is a number": (LAST, f"Tickets.task_id = 7\n{LAST}", "task_id", "TypeError"),
+    "a task_id with a newline": (LAST, f'Tickets.task_id = "a\\n"\n{LAST}', "task_id", "expected a text"),
+    "changes that are None": (LAST, f"Tickets.changes = None\n{LAST}", "changes", "AttributeError"),
+    "changes with a cell too few": (" | routes.normal\n", "\n", "changes", "and four more cells"),
+    "changes of a group that is not there": (
+        "result | a wrong route",
+        "results | a",
+        "changes",
+        "expected checkpoint",
+    ),
+    "changes that are prose": ("result | a wrong route", "A wrong route", "changes", "expected checkpoint"),
     "a name in capitals": ('"tickets"', '"Tickets"', "name", "expected a text that matches"),
     "a name as long as a path": ('"tickets"', '"t" * 41', "name", "expected a text that matches"),
     "an operation with a space": ('"read_tickets"', '"read tickets"', "operation", "expected a text"),

@@ -207,6 +207,11 @@ class TicketsTest(TaskTestCase):
         for check in ("a wrong route", "a blank summary", "a wrong count", "a side effect", "a cut answer"):
             self.assertIn(f"  ok      refuses {check}\n", ended.out)
         self.assertNotIn("SKU", ended.out)
+        self.put(
+            "tickets.py",
+            TICKETS.replace("\nresult |", "\n\n   result |").replace('"""\n\n    def', '   """\n\n    def'),
+        )
+        self.assertEqual(support.checkpoint("self-test", "--task", self.file).out, ended.out)
         source = self.put("own.json", OWN_SOURCE)
         ended = support.checkpoint("self-test", "--task", self.file, "--source", source)
         self.assertEqual((ended.code, "a wrong route" in ended.out), (0, False))
