@@ -1800,12 +1800,15 @@ def _render_rows(label: str, row_key: str, rows: Sequence[demo.AnswerRow]) -> st
 
 
 def _render_fields(value: Any, row_key: str, name: str) -> str:
-    """Return a row's fields without the one that names it, other values as JSON, words as they are."""
+    """Return a row's fields without the one that names it; one field that is left is its bare value."""
     if value is demo.MISSING:
         return "-"
     if not isinstance(value, dict):
         return demo.shorten(str(value) if type(value) is demo.Words else demo.render_json(value))
     fields = {key: field for key, field in value.items() if (key, field) != (row_key, name)}
+    if row_key in value and len(value) == 2 and len(fields) == 1:
+        (value,) = fields.values()
+        return _render_fields(value, "", "")
     return demo.shorten(", ".join(f"{key} {_render_fields(field, '', '')}" for key, field in fields.items()))
 
 
