@@ -10,8 +10,8 @@
       next: read it with --inspect handoff-run, or name a new one with --out DIR
 
 Without --live nothing leaves this machine: alone it checks itself and rehearses, --rehearse keeps the
-rehearsal's folder, --inspect DIR judges a folder again. No request is sent twice; what became of each is
-told apart as planned, in flight, confirmed, failed or unclear.
+rehearsal's folder, --inspect DIR judges a folder again. No request is sent twice; the ledger says what
+became of each: planned, in flight, confirmed, failed or unclear.
 
 Exit codes: 0 accepted; 1 the answer was rejected, or evidence does not hold; 2 usage, or a folder
 that cannot be read; 3 refused, nothing sent; 4 failed or ended before it closed, evidence kept; 5 a
@@ -78,7 +78,7 @@ _MENDS = {
     OTHER: "mend the cause, if there is one",
 }
 _CAUSES = {401: "key", 403: "key", 404: "address", 429: "load", 529: "load"}  # by HTTP status
-# What a person is told about a run without an accepted answer, by its verdict: (why, what to do next).
+# What a person reads about a run without an accepted answer, by its verdict: (why, what to do next).
 _ENDS = {
     "rejected": (
         "only an answer that was proved right is accepted",
@@ -1183,7 +1183,7 @@ def _work_out(task: demo.Task, message: Json) -> str:
         checkpoint = demo.parse_json(prompt.removeprefix(demo.render_instructions(task)))
         return demo.render_json(task.build_answer(checkpoint["completed"][0]["result"]))
     except (demo.InputError, KeyError, TypeError, IndexError):
-        return "There is no checkpoint to go on from."
+        return "I have no checkpoint to go on from."
 
 
 class RehearsalServer:
@@ -1292,8 +1292,8 @@ class Inspector:
         self.exit_code, self.end, self.verdict = _BROKEN
         self.closed = False
         self.plan: Plan | None = None
-        self.records: Records = []  # what the ledger must say, as far as the course has come
-        self._due = {LEDGER}  # the files that the course has come to
+        self.records: Records = []  # what the ledger must say, up to this point of the course
+        self._due = {LEDGER}  # the files that the course has reached
         self.files: dict[str, bytes | None] = dict.fromkeys((*FILES, SUMS))
         for name in self.files:
             try:
@@ -1377,7 +1377,7 @@ class Inspector:
         return plan
 
     def _parse_recorded_rows(self) -> Rows:
-        """Return the rows that the sender was given; none if the run did not come to that."""
+        """Return the rows that the sender was given; none if the run ended before."""
         try:
             request = demo.parse_json(self.files[TOOL_RESULT.request_file] or b"")
             content = request["messages"][-1]["content"][0]["content"]
@@ -1447,11 +1447,11 @@ class Inspector:
         return Outcome(body, **facts)
 
     def check_leftovers(self) -> None:
-        """Find the files and records that the course of the run does not come to."""
+        """Find the files and records that the course of the run does not reach."""
         if self.closed and len(self.records) < len(self._lines):
             self._add(self._line(), "it comes after the run's last record")
         if self.findings:
-            return  # which may be why the course did not come to the rest
+            return  # which may be why the course did not reach the rest
         requests = list_requests(self.records).values()
         states = {step.response_file: facts["state"] for step, facts in zip(STEPS, requests)}
         due = {*self._due, SUMS} if self.closed else self._due
@@ -1824,8 +1824,8 @@ def _render_files(inspector: Inspector, base: str) -> str:
     items = ""
     for name, data in inspector.files.items():
         if data is not None and name not in (REPORT, SUMS):
-            told = f"{len(data):,} bytes, SHA-256 {demo.digest_bytes(data)}"
-            items += f"<dt>{_render_link(base, name)}</dt><dd>{told}</dd>\n"
+            words = f"{len(data):,} bytes, SHA-256 {demo.digest_bytes(data)}"
+            items += f"<dt>{_render_link(base, name)}</dt><dd>{words}</dd>\n"
     return _render_section("Files", "dl", items)
 
 
