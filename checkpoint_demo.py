@@ -26,6 +26,7 @@ import io
 import json
 import os
 import re
+import shlex
 import signal
 import sys
 import traceback
@@ -537,7 +538,9 @@ class Task:
         right = self.build_answer(rows)
         # 1. One object with the right keys.
         if not isinstance(answer, dict):
-            yield from explain_differences(answer, Words(f"an object with the key {' and '.join(right)}"))
+            yield from explain_differences(
+                answer, Words(f"an object with the key{'s' * (len(right) > 1)} {' and '.join(right)}")
+            )
             return
         for key in {**answer, **right}:
             value, expected = answer.get(key, MISSING), right.get(key, MISSING)
@@ -567,26 +570,36 @@ def _are_equal(observed: Rows, right: Rows) -> bool:
     )
 
 
-def match_rows(observed: list[Any], right: Rows, row_key: str) -> tuple[list[Any], Rows]:
+def match_rows(observed: list[Any], right: Rows, row_key: str) -> tuple[Iterator[Any], Rows]:
     """Return (for each observed row the nearest right row, the right rows that are missing).
 
     The nearest row holds Words where no single value is right: for a row that is not an object, that
-    comes again, or that the source does not have.
+    comes again, or that the source does not have. It is built when it is asked for: an answer may have
+    millions of rows.
     """
-    expected, nearest = {row[row_key]: row for row in right}, []
-    missing, sample = dict(expected), right[0] if right else {row_key: FREE_TEXT}
-    for row in observed:
+    expected = {row[row_key]: row for row in right}
+    sample = right[0] if right else {row_key: FREE_TEXT}
+
+    def find_key(row: Any) -> str | None:
         key = row.get(row_key) if isinstance(row, dict) else None
-        found: Any = Words(f"an object with {' and '.join(sample)}")
-        if isinstance(key, str) and key in expected:
-            found = _fill_free_text(expected[key], row)
-            if missing.pop(key, None) is None:
-                found = {**found, row_key: REPEATED}
-        elif isinstance(row, dict):
-            found = {name: _keep_kind(row.get(name, MISSING), sample[name]) for name in sample}
-            found[row_key] = Words(f"the {row_key} of a row of the source")
-        nearest.append(found)
-    return nearest, list(missing.values())
+        return key if isinstance(key, str) and key in expected else None
+
+    def build_nearest() -> Iterator[Any]:
+        seen: set[str] = set()
+        for row in observed:
+            key = find_key(row)
+            if key is not None:
+                nearest = _fill_free_text(expected[key], row)
+                yield {**nearest, row_key: REPEATED} if key in seen else nearest
+                seen.add(key)
+            elif isinstance(row, dict):
+                kinds = {name: _keep_kind(row.get(name, MISSING), sample[name]) for name in sample}
+                yield {**kinds, row_key: Words(f"the {row_key} of a row of the source")}
+            else:
+                yield Words(f"an object with {' and '.join(sample)}")
+
+    delivered = set(map(find_key, observed))
+    return build_nearest(), [row for key, row in expected.items() if key not in delivered]
 
 
 def _keep_kind(value: Any, sample: Any) -> Any:
@@ -696,7 +709,7 @@ def check_task(task: Any, rows: Rows | None = None) -> Task:
         canonical_json(["".join([text]) for text in task.list_pending(rows)])
         member = "render_acceptance"
         canonical_json("".join([task.render_acceptance(rows)]))
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TaskError(member, describe_exception(error)) from error
     return task
 
@@ -706,8 +719,9 @@ def describe_exception(error: BaseException) -> str:
     own = getattr(sys.modules.get(TASK_MODULE), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
     line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
-    kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-    return f"{kind}{explain(error)}" + (f" (line {line})" if line else "")
+    known = isinstance(error, InputError)
+    words = str(error) if known else traceback.format_exception_only(type(error), error)[-1].rstrip()
+    return f"{shorten(words, 200)}{f' (line {line})' if line else ''}"
 
 
 # --- The demo's task: a stock and what is short of it (pure) ------------------
@@ -1052,9 +1066,10 @@ def validate_result(result: Any, task: Task, rows: Rows) -> Findings:
     wrapped = "observed a whole message, expected its answer, which extract takes out"
     begin = [] if find_message_faults(result) else [Finding("$", wrapped)]
     try:
-        return cut([*begin, *islice(task.find_faults(result, rows), MOST_FINDINGS + 1)])
-    except Exception as error:
-        return [*begin, Finding("$", f"the task cannot judge this: {type(error).__name__}: {explain(error)}")]
+        found = islice(task.find_faults(result, rows), MOST_FINDINGS + 1)
+        return cut([*begin, *(one if isinstance(one, Finding) else Finding("$", str(one)) for one in found)])
+    except (Exception, SystemExit) as error:
+        return [*begin, Finding("$", f"the task cannot judge this: {describe_exception(error)}")]
 
 
 # --- Session replay: was the conversation restored exactly? (pure) ------------
@@ -1264,11 +1279,11 @@ _CHANGES = """
 checkpoint | a changed source digest | "source_sha256":" | "source_sha256":"0 | source_sha256
 checkpoint | a changed result digest | "result_sha256":" | "result_sha256":"0 | completed[0].result_sha256
 checkpoint | a changed result | "result":[ | "result":[0, | completed[0].result[0]
-checkpoint | a read that is not verified | "verified" | "claimed" | completed[0].status
+checkpoint | a read that is not verified | "verified"}], | "claimed"}], | completed[0].status
 checkpoint | a side effect | "side_effects":[] | "side_effects":["order-1"] | side_effects[0]
 checkpoint | schema version 2 | "schema_version":1 | "schema_version":2 | schema_version
 checkpoint | schema version true | "schema_version":1 | "schema_version":true | schema_version
-checkpoint | an unexpected field | "pending" | "notes":"trust me","pending" | notes
+checkpoint | an unexpected field | "schema_version" | "notes":"trust me","schema_version" | notes
 checkpoint | a missing field | "side_effects":[], | | side_effects
 reply | a cut answer | end_turn | max_tokens | stop_reason
 reply | a refusal | end_turn | refusal | stop_reason
@@ -1370,7 +1385,7 @@ def _try_changes(task: Task, rows: Rows, checkpoint: Json) -> Iterator[tuple[str
             if named == group:
                 changed = text.replace(old, new, 1)
                 refused = _find_place_of_refusal(judges[group], changed.encode())
-                expected = place.replace("ROWS", task.rows_field).replace("column END", end)
+                expected = place.replace("ROWS", render_path([task.rows_field])).replace("column END", end)
                 yield group, f"refuses {check}", changed != text and refused == expected
 
 
@@ -1436,7 +1451,7 @@ def load_task(path: str) -> tuple[Task, str]:
 def read_source(task: Task, path: str) -> Rows:
     """Return a task's rows out of a file. Raises UnreadableError or TaskError."""
     try:
-        rows = task.parse_source(read_input(path))
+        rows = check_rows(task.parse_source(read_input(path)), task.row_key)
         check_task(task, rows)
         return rows
     except InputError as error:
@@ -1445,7 +1460,7 @@ def read_source(task: Task, path: str) -> Rows:
         ) from error
     except HandoffError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise TaskError("parse_source", describe_exception(error)) from error
 
 
@@ -1597,7 +1612,7 @@ class Terminal:
     """
 
     def __init__(self, name: str, as_json: bool = False) -> None:
-        self.name, self.as_json = name, as_json
+        self.name, self.as_json = name, as_json  # the name is the script's, as it is typed
         self.redact: Callable[[str], str] = str
         self.lost = False
         self.must_be_heard = True
@@ -1620,7 +1635,7 @@ class Terminal:
             )
         else:
             for line in (*report.findings, *report.notes):
-                self.write_err(str(line))
+                self.write_err(show(str(line)))  # one line, whatever a task puts into it
             self.write_out(report.what, "red" if report.exit_code else "green")
         return report.exit_code
 
@@ -1630,7 +1645,7 @@ class Terminal:
             told = {"what": error.what, "why": error.why, "next": error.next_step}
             self.write_json(verdict=error.verdict, exit_code=error.exit_code, **told)
         else:
-            self.write_err(f"{self.name}: {error}")
+            self.write_err(f"{os.path.basename(self.name)}: {error}")
         return error.exit_code
 
     def write_json(self, **members: Any) -> None:
@@ -1713,6 +1728,15 @@ def is_terminal(stream: Any) -> bool:
         return False
 
 
+def quote(word: str) -> str:
+    """Return a word as it is typed in the platform's shell."""
+    if os.name != "nt":
+        return shlex.quote(word)
+    import subprocess
+
+    return subprocess.list2cmdline([word])
+
+
 def open_missing_descriptors() -> None:
     """Give closed standard streams a place, or the next file that is opened takes their number."""
     for descriptor in range(3):
@@ -1737,13 +1761,14 @@ def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = F
             why = "what was read is too large for this machine"
             code = terminal.say_error(HandoffError("out of memory", why, "give it less"))
         except Exception:
-            bug = HandoffError("it met what it does not expect", "see the traceback", "please report it")
+            what, next_step = "it met what it does not expect", "report it, as the README's last lines say"
+            bug = HandoffError(what, "see the traceback", next_step)
             bug.verdict, bug.exit_code = "a bug in this program", EXIT_BUG
             code = terminal.say_error(bug)
             terminal.write_err(traceback.format_exc().rstrip())
         if not terminal.lost or not terminal.must_be_heard or code not in (EXIT_DONE, EXIT_REJECTED):
             return code
-        terminal.write_err(f"{name}: standard output or standard error did not take all that was said")
+        terminal.write_err(f"{os.path.basename(name)}: a standard stream did not take all that was said")
         return EXIT_UNUSABLE
     except KeyboardInterrupt:
         while True:
@@ -1781,7 +1806,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise UsageError instead of ending the process."""
-        raise UsageError(re.sub("'([^']{16})[^']+'", r"'\1...'", message), self.prog)
+        quoted = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""  # as repr writes a word, either way
+        raise UsageError(re.sub(quoted, lambda word: shorten(word.group(), 17), message), self.prog)
 
     def print_help(self, file: Any = None) -> NoReturn:
         """Raise HelpAsked instead of writing to a stream that may be closed."""
@@ -1791,9 +1817,14 @@ class Parser(argparse.ArgumentParser):
         """Return what a command line says. Raises HelpAsked, or UsageError with the nearest known name."""
         options, strays = self.parse_known_args(arguments)
         if options.version:
-            raise HelpAsked(f"{self.prog} {VERSION}")
+            raise HelpAsked(f"{os.path.basename(self.prog)} {VERSION}")
+        if [] in vars(options).values():  # what Python 3.9 makes of --out=--
+            raise UsageError("-- is not a value", self.prog)
         for word in strays:
-            raise UsageError(explain_stray(word, known), self.prog)
+            fault = (
+                explain_stray(word, known) if word[:1] == "-" else f"{shorten(word, 16)} is one word too many"
+            )
+            raise UsageError(fault, " ".join(filter(None, [self.prog, vars(options).get("command")])))
         return options
 
 
@@ -1866,10 +1897,10 @@ exit codes:
 An input - is standard input."""
 
 
-def build_parser() -> Parser:
-    """Return the parser of all commands, each with its own help."""
+def build_parser(script: str) -> Parser:
+    """Return the parser of all commands, each with its own help; `script` is its name as it is typed."""
     parser = Parser(
-        prog="checkpoint_demo.py",
+        prog=script,
         description="Keep a verified checkpoint of an agent's work, hand it over, judge the answer.",
         epilog=f"COMMAND --help shows a command's arguments.\n\n{_EXIT_CODES}",
     )
@@ -1877,7 +1908,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     for name, (run, arguments, example) in _COMMANDS.items():
         summary = str(run.__doc__)
-        epilog = f"example:\n  python3 checkpoint_demo.py {name} {example}\n\n{_EXIT_CODES}"
+        epilog = f"example:\n  python3 {script} {name} {example}\n\n{_EXIT_CODES}"
         command = commands.add_parser(name, help=summary, description=summary, epilog=epilog)
         for argument in arguments.split():
             settings = _ARGUMENTS[argument]
@@ -1958,25 +1989,28 @@ def _cmd_verify(terminal: Terminal, options: argparse.Namespace) -> int:
     """Check a checkpoint against the trusted source."""
     task, rows = _load_work(options)
     what = f"verified: {render_count(rows, 'row')}, source {digest_json(rows)[:12]}"
-    return _judge(terminal, options.checkpoint, lambda value: verify_checkpoint(value, task, rows), what)
+    return _judge(
+        terminal, options.checkpoint, lambda value: verify_checkpoint(value, task, rows), "verified", what
+    )
 
 
 def _cmd_validate(terminal: Terminal, options: argparse.Namespace) -> int:
     """Judge a result against the trusted source."""
     task, rows = _load_work(options)
     what = task.render_acceptance(rows)
-    return _judge(terminal, options.result, lambda value: validate_result(value, task, rows), what)
+    return _judge(
+        terminal, options.result, lambda value: validate_result(value, task, rows), "accepted", what
+    )
 
 
-def _judge(terminal: Terminal, path: str, judge: Callable[[Any], Findings], what: str) -> int:
+def _judge(terminal: Terminal, path: str, judge: Callable[[Any], Findings], verdict: str, what: str) -> int:
     """Say what a judge finds in a file, then the verdict, `what` if nothing; return the exit code."""
     try:
         findings = judge(parse_json(read_input(path)))
     except InputError as error:  # a text that is not strict JSON is judged too
         findings = [error]
     if findings:
-        what = f"rejected: {render_count(findings, 'finding')}"
-    verdict = what.partition(":")[0]
+        verdict, what = "rejected", f"rejected: {render_count(findings, 'finding')}"
     return terminal.say(Report(EXIT_REJECTED if findings else EXIT_DONE, verdict, what, findings))
 
 
@@ -2013,7 +2047,7 @@ def _cmd_extract(terminal: Terminal, options: argparse.Namespace) -> int:
 
 
 def _cmd_replay(terminal: Terminal, options: argparse.Namespace) -> int:
-    """Compare a restored session record with the original; alone, try six built-in cases."""
+    """Compare a restored session record with the original; alone, try six cases."""
     restored, emits = options.check_restored, options.emit_fixture
     if (emits and (restored or options.json)) or (options.original and not restored):
         what = "--original goes with --check-restored, --emit-fixture goes alone"
@@ -2112,7 +2146,7 @@ _COMMANDS: dict[str, tuple[Callable[[Terminal, argparse.Namespace], int], str, s
     "replay": (
         _cmd_replay,
         "--emit-fixture --check-restored --original --json",
-        "--check-restored restored.json --original session.json",
+        "--check-restored restored.json",
     ),
 }
 
@@ -2123,7 +2157,7 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
         fault = explain_stray(word, _COMMANDS) if arguments else "nothing is asked for"
         raise UsageError(f"expected a COMMAND ({', '.join(_COMMANDS)}); {fault}", terminal.name)
     try:
-        options = build_parser().parse(arguments, [*_ARGUMENTS, "--help", "--version"])
+        options = build_parser(terminal.name).parse(arguments, [*_ARGUMENTS, "--help", "--version"])
     except HelpAsked as asked:
         terminal.write_out(str(asked))
         return EXIT_DONE
@@ -2139,7 +2173,9 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` is what follows the program's name."""
     arguments = sys.argv[1:] if argv is None else argv
     return run_command(
-        "checkpoint_demo.py", lambda terminal: _run(terminal, arguments), "--json" in arguments
+        "checkpoint_demo.py",
+        lambda terminal: _run(terminal, arguments),
+        "--json" in takewhile("--".__ne__, arguments),
     )
 
 

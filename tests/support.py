@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import copy
 import io
 import json
 import os
@@ -305,3 +306,110 @@ class RunTestCase(FolderTestCase):
     def files(self, out="run"):
         """Return {name: bytes} of a run's folder."""
         return {entry.name: entry.read_bytes() for entry in (self.folder / out).iterdir()}
+
+
+# --- What the tests of checkpoint_demo.py share ------------------------------
+
+STOCK = checkpoint_demo.DEMO.source
+
+
+def find(document, path):
+    """Return the value at a path of a parsed document."""
+    for part in path:
+        document = document[part]
+    return document
+
+
+def walk(value, path=()):
+    """Yield (path, value) of a document and everything in it."""
+    yield path, value
+    if isinstance(value, (dict, list)):
+        for part, child in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from walk(child, (*path, part))
+
+
+def put(*path, to):
+    """Return a change of a document: a value is put at a path."""
+
+    def change(document):
+        find(document, path[:-1])[path[-1]] = copy.deepcopy(to)
+
+    return change
+
+
+def drop(*path):
+    """Return a change of a document: what is at a path, or in a slice of an array, is taken away."""
+
+    def change(document):
+        del find(document, path[:-1])[path[-1]]
+
+    return change
+
+
+def exchange(*path):
+    """Return a change of a document: an array's item changes its place with the next one."""
+
+    def change(document):
+        items, index = find(document, path[:-1]), path[-1]
+        items[index], items[index + 1] = items[index + 1], items[index]
+
+    return change
+
+
+def change_copy(document, change):
+    """Return a changed copy of a document."""
+    document = copy.deepcopy(document)
+    change(document)
+    return document
+
+
+def make_error(code):
+    """Return the OSError of an error number."""
+    return OSError(code, os.strerror(code))
+
+
+def find_free_descriptor():
+    """Return the number that the next file that is opened gets."""
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    os.close(descriptor)
+    return descriptor
+
+
+class CommandTestCase(FolderTestCase):
+    """A test of commands of checkpoint_demo.py, in a current folder of its own."""
+
+    script = "checkpoint_demo.py"
+
+    def setUp(self):
+        super().setUp()
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+
+    def assert_ended(self, ended, code, out="", err=""):
+        self.assertEqual((ended.code, ended.out, ended.err), (code, out, err))
+
+    def assert_refused(self, ended, code, what, because=None):
+        """Check a refusal in three parts, with nothing on standard output."""
+        if because is None:
+            self.assertRegex(ended.err, r"\A.+\n  why: .+\n  next: .+\n\Z")
+            because = [part.partition(": ")[2] for part in ended.err.splitlines()[1:]]
+        said = f"{self.script}: {what}\n  why: {because[0]}\n  next: {because[1]}\n"
+        self.assert_ended(ended, code, "", said)
+
+    def assert_usage(self, ended, named):
+        """Check a refusal of the command line that names something."""
+        first, why, then = ended.err.splitlines()
+        self.assertTrue(first.startswith(f"{self.script}: usage: "), first)
+        self.assertIn(named, first)
+        self.assertEqual(why, "  why: a command line is never guessed")
+        self.assertRegex(then, rf"\A  next: see {self.script}( [a-z-]+)? --help\Z")
+        self.assertEqual((ended.code, ended.out), (2, ""))
+
+    def assert_rejected(self, ended, command, findings, source):
+        """Check that a judging command rejects with these findings."""
+        count = f"{len(findings)} finding{'s' if len(findings) != 1 else ''}"
+        lines, verdict = "".join(f"{finding}\n" for finding in findings), f"rejected: {count}"
+        if command == "extract":
+            self.assert_ended(ended, 1, "", f"{lines}{verdict}, no finished answer in {source}\n")
+        else:
+            self.assert_ended(ended, 1, f"{verdict}\n", lines)

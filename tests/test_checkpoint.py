@@ -6,8 +6,8 @@ import copy
 import unittest
 
 from checkpoint_demo import (
-    STOCK,
-    JsonError,
+    DEMO,
+    InputError,
     build_checkpoint,
     canonical_json,
     digest_json,
@@ -16,6 +16,7 @@ from checkpoint_demo import (
     render_path,
     verify_checkpoint,
 )
+from tests.support import STOCK, change_copy, drop, exchange, find, put, walk
 
 # By another tool: see test_canonical.py.
 STOCK_SHA256 = "b3d576f612f4d004f9316b157d848c6dcd22f7f3b37244ac8e60dab263a4db44"
@@ -63,39 +64,6 @@ LEAF_VALUES = (
 )
 
 
-def walk(value, path=()):
-    """Yield (path, value) of a document and everything in it."""
-    yield path, value
-    if isinstance(value, (dict, list)):
-        for part, child in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from walk(child, (*path, part))
-
-
-def find(document, path):
-    """Return the value at a path."""
-    for part in path:
-        document = document[part]
-    return document
-
-
-def put(*path, to):
-    """Return a change of a document: a value is put at a path."""
-
-    def change(document):
-        find(document, path[:-1])[path[-1]] = to
-
-    return change
-
-
-def drop(*path):
-    """Return a change of a document: what stands at a path is taken away."""
-
-    def change(document):
-        del find(document, path[:-1])[path[-1]]
-
-    return change
-
-
 READ = ("completed", 0)
 
 # What is changed, and everything that is then found.
@@ -103,18 +71,18 @@ REFUSED = {
     "a source digest that was changed": (
         put("source_sha256", to=OTHER_SHA256),
         f'source_sha256: observed the string "{OTHER_SHA256}", expected the string "{STOCK_SHA256}"'
-        " (the digest of the source is not that of the trusted source, which --stock names)",
+        " (the digest of the source is not that of the trusted source, which --source names)",
     ),
     "a source digest in capitals": (
         put("source_sha256", to=STOCK_SHA256.upper()),
         f'source_sha256: observed the string "{STOCK_SHA256.upper()}", expected the string "{STOCK_SHA256}"'
-        " (the digest of the source is not that of the trusted source, which --stock names)",
+        " (the digest of the source is not that of the trusted source, which --source names)",
     ),
     "a source digest that was cut": (
         put("source_sha256", to=STOCK_SHA256[:-1]),
         'source_sha256: observed the string "...0dab263a4db4", expected the string "...0dab263a4db44",'
         " from character 51 on (the digest of the source is not that of the trusted source,"
-        " which --stock names)",
+        " which --source names)",
     ),
     "a result digest that was changed": (
         put(*READ, "result_sha256", to=OTHER_SHA256),
@@ -246,35 +214,30 @@ REFUSED = {
 
 
 class CheckpointTest(unittest.TestCase):
-    def changed(self, change):
-        document = copy.deepcopy(CHECKPOINT)
-        change(document)
-        return document
-
     def verify(self, document):
-        return [str(finding) for finding in verify_checkpoint(document, STOCK)]
+        return [str(finding) for finding in verify_checkpoint(document, DEMO, STOCK)]
 
     def test_build_checkpoint_of_the_stock_is_the_one_of_the_specification(self):
-        checkpoint = build_checkpoint(STOCK)
+        checkpoint = build_checkpoint(DEMO, STOCK)
         self.assertEqual(list_differences(checkpoint, CHECKPOINT), [])
         self.assertEqual(tuple(checkpoint), FIELDS)
         self.assertEqual(tuple(checkpoint["completed"][0]), tuple(CHECKPOINT["completed"][0]))
 
     def test_build_checkpoint_of_own_rows_holds_their_digest(self):
         rows = [{"sku": "M\u00f6bel 1", "available": 10**30, "target": 0}]
-        checkpoint = build_checkpoint(rows)
+        checkpoint = build_checkpoint(DEMO, rows)
         self.assertEqual(checkpoint["source_sha256"], digest_json(rows))
         self.assertEqual(checkpoint["completed"][0]["result_sha256"], digest_json(rows))
         self.assertEqual(checkpoint["completed"][0]["result"], rows)
-        self.assertEqual(verify_checkpoint(checkpoint, rows), [])
+        self.assertEqual(verify_checkpoint(checkpoint, DEMO, rows), [])
 
     def test_build_checkpoint_sku_without_utf8_form_is_refused(self):
-        with self.assertRaisesRegex(JsonError, "a lone surrogate has no UTF-8 form"):
-            build_checkpoint([{"sku": "\ud83d", "available": 1, "target": 1}])
+        with self.assertRaisesRegex(InputError, "a lone surrogate has no UTF-8 form"):
+            build_checkpoint(DEMO, [{"sku": "\ud83d", "available": 1, "target": 1}])
 
     def test_verify_checkpoint_right_one_is_verified(self):
         table = {
-            "as it is built": build_checkpoint(STOCK),
+            "as it is built": build_checkpoint(DEMO, STOCK),
             "as it is specified": CHECKPOINT,
             "as it is read": parse_json(canonical_json(CHECKPOINT)),
             "with its keys in another order": {key: CHECKPOINT[key] for key in reversed(FIELDS)},
@@ -286,14 +249,14 @@ class CheckpointTest(unittest.TestCase):
     def test_verify_checkpoint_each_refusal_has_its_own_message(self):
         for phrase, (change, message) in REFUSED.items():
             with self.subTest(phrase):
-                self.assertEqual(self.verify(self.changed(change)), [message])
+                self.assertEqual(self.verify(change_copy(CHECKPOINT, change)), [message])
 
     def test_verify_checkpoint_all_faults_are_found_in_document_order(self):
-        document = {"zero": 0, **self.changed(put("schema_version", to=2))}
+        document = {"zero": 0, **change_copy(CHECKPOINT, put("schema_version", to=2))}
         document["completed"][0].update(status="claimed", result_sha256=None)
         document["side_effects"] = ["a", "b"]
         del document["pending"]
-        paths = [finding.path for finding in verify_checkpoint(document, STOCK)]
+        paths = [finding.path for finding in verify_checkpoint(document, DEMO, STOCK)]
         expected = "zero schema_version completed[0].status completed[0].result_sha256"
         self.assertEqual(paths, [*expected.split(), "side_effects[0]", "side_effects[1]", "pending"])
 
@@ -301,7 +264,7 @@ class CheckpointTest(unittest.TestCase):
         """A checkpoint whose digests fit its own changed rows is judged by the trusted source."""
         rows = copy.deepcopy(STOCK)
         rows[0]["available"] = 10
-        paths = [finding.path for finding in verify_checkpoint(build_checkpoint(rows), STOCK)]
+        paths = [finding.path for finding in verify_checkpoint(build_checkpoint(DEMO, rows), DEMO, STOCK)]
         result = "completed[0].result"
         digests = ["source_sha256", f"{result}[0].available", f"{result}_sha256"]
         self.assertEqual(paths, ["task_id", *digests, "pending[0]"])
@@ -320,20 +283,20 @@ class CheckpointTest(unittest.TestCase):
                 self.assertEqual(len(findings), 1)
                 begin = f'$: observed {words}, expected the object {{"schema_version":1,'
                 self.assertTrue(findings[0].startswith(begin), findings[0])
-                self.assertTrue(findings[0].endswith(" (this is no checkpoint)"), findings[0])
+                self.assertTrue(findings[0].endswith(" (this is not a checkpoint)"), findings[0])
 
     def test_verify_checkpoint_checkpoint_in_an_array_is_refused(self):
-        self.assertEqual([finding.path for finding in verify_checkpoint([CHECKPOINT], STOCK)], ["$"])
+        self.assertEqual([finding.path for finding in verify_checkpoint([CHECKPOINT], DEMO, STOCK)], ["$"])
 
     def test_verify_checkpoint_empty_object_misses_every_field(self):
-        findings = verify_checkpoint({}, STOCK)
+        findings = verify_checkpoint({}, DEMO, STOCK)
         self.assertEqual([finding.path for finding in findings], list(FIELDS))
         for finding in findings:
             self.assertRegex(finding.message, r"\Aobserved nothing, expected .* \(a missing field\)\Z")
 
     def test_verify_checkpoint_inputs_are_left_as_they_are(self):
-        document, rows = self.changed(put("notes", to=[1])), copy.deepcopy(STOCK)
-        verify_checkpoint(document, rows)
+        document, rows = change_copy(CHECKPOINT, put("notes", to=[1])), copy.deepcopy(STOCK)
+        verify_checkpoint(document, DEMO, rows)
         self.assertEqual(document, {**CHECKPOINT, "notes": [1]})
         self.assertEqual(rows, STOCK)
 
@@ -342,17 +305,15 @@ class CheckpointSweepTest(unittest.TestCase):
     """Whatever single thing is changed in a checkpoint, verify_checkpoint finds it, and where it is."""
 
     def check(self, phrase, path, change):
-        document = copy.deepcopy(CHECKPOINT)
-        change(document)
+        document = change_copy(CHECKPOINT, change)
         with self.subTest(phrase, path=render_path(path)):
-            paths = [finding.path for finding in verify_checkpoint(document, STOCK)]
+            paths = [finding.path for finding in verify_checkpoint(document, DEMO, STOCK)]
             self.assertEqual(paths, [render_path(path)])
 
     def check_array(self, phrase, path, change):
-        document = copy.deepcopy(CHECKPOINT)
-        change(find(document, path))
+        document = change_copy(CHECKPOINT, lambda document: change(find(document, path)))
         with self.subTest(phrase, path=render_path(path)):
-            found = [finding.path for finding in verify_checkpoint(document, STOCK)]
+            found = [finding.path for finding in verify_checkpoint(document, DEMO, STOCK)]
             self.assertTrue(found)
             for one in found:  # in the array, and nowhere else
                 self.assertTrue(one.startswith(f"{render_path(path)}["), one)
@@ -389,7 +350,7 @@ class CheckpointSweepTest(unittest.TestCase):
                 parent = find(document, path[:-1])
                 parent[path[-1].upper()] = parent.pop(path[-1])
                 with self.subTest(path=render_path(path)):
-                    paths = {finding.path for finding in verify_checkpoint(document, STOCK)}
+                    paths = {finding.path for finding in verify_checkpoint(document, DEMO, STOCK)}
                     renamed = render_path((*path[:-1], path[-1].upper()))
                     self.assertEqual(paths, {render_path(path), renamed}, value)
 
@@ -419,11 +380,7 @@ class CheckpointSweepTest(unittest.TestCase):
                         lambda items, at=index, item=added: items.insert(at, item),
                     )
             for index in range(len(value) - 1):
-
-                def exchange(items, at=index):
-                    items[at], items[at + 1] = items[at + 1], items[at]
-
-                self.check_array(f"exchanged {index}", path, exchange)
+                self.check_array(f"exchanged {index}", path, exchange(index))
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ import contextlib
 import errno
 import json
 import os
-import re
-import shutil
 import unittest
 from pathlib import Path
 from unittest import mock
@@ -101,8 +99,8 @@ WRONG_FINDING = 'rows[1].shortage: observed the string "0", expected the integer
 ACCEPTED = "accepted: 3 rows, total shortage 7\n"
 REPLY = json.dumps(support.ANSWERED)
 
-UNREADABLE = ("only what was read whole is used", "name a file that you can read")
-UNREADABLE_HANDOFF = ("only what was read whole is used", "write it with prepare")
+UNREADABLE = ("only an input that was read whole is used", "name a file that you can read")
+UNREADABLE_HANDOFF = ("only an input that was read whole is used", "write it with prepare")
 EXISTS = ("what exists is never overwritten", "move it away, or name another place")
 UNWRITABLE = (
     "a file is written whole or not at all, and nothing was left behind",
@@ -110,45 +108,7 @@ UNWRITABLE = (
 )
 
 
-class CommandTestCase(support.FolderTestCase):
-    """A test of commands, in a current folder of its own."""
-
-    def setUp(self):
-        super().setUp()
-        self.addCleanup(os.chdir, os.getcwd())
-        os.chdir(self.folder)
-
-    def assert_ended(self, ended, code, out="", err=""):
-        self.assertEqual((ended.code, ended.out, ended.err), (code, out, err))
-
-    def assert_refused(self, ended, code, what, because=None):
-        """Check a refusal in three parts, with nothing on standard output."""
-        if because is None:
-            self.assertRegex(ended.err, r"\A.+\n  why: .+\n  next: .+\n\Z")
-            because = [part.partition(": ")[2] for part in ended.err.splitlines()[1:]]
-        said = f"{SCRIPT}: {what}\n  why: {because[0]}\n  next: {because[1]}\n"
-        self.assert_ended(ended, code, "", said)
-
-    def assert_usage(self, ended, named):
-        """Check a refusal of the command line that names something."""
-        first, why, then = ended.err.splitlines()
-        self.assertTrue(first.startswith(f"{SCRIPT}: usage: "), first)
-        self.assertIn(named, first)
-        self.assertEqual(why, "  why: what is not understood is never guessed")
-        self.assertEqual(then, f"  next: see {SCRIPT} --help")
-        self.assertEqual((ended.code, ended.out), (2, ""))
-
-    def assert_rejected(self, ended, command, findings, source):
-        """Check that a judging command rejects with these findings."""
-        count = f"{len(findings)} finding{'s' if len(findings) != 1 else ''}"
-        lines, verdict = "".join(f"{finding}\n" for finding in findings), f"rejected: {count}"
-        if command == "extract":
-            self.assert_ended(ended, 1, "", f"{lines}{verdict}, no finished answer in {source}\n")
-        else:
-            self.assert_ended(ended, 1, f"{verdict}\n", lines)
-
-
-class PrepareTest(CommandTestCase):
+class PrepareTest(support.CommandTestCase):
     def test_prepare_writes_both_files_to_the_current_folder(self):
         self.assert_ended(support.checkpoint("prepare"), 0, "wrote checkpoint.json\nwrote handoff.txt\n")
         self.assertEqual(self.names(), ["checkpoint.json", "handoff.txt"])
@@ -266,7 +226,7 @@ class PrepareTest(CommandTestCase):
         self.assertEqual(self.names(), [])
 
 
-class VerifyTest(CommandTestCase):
+class VerifyTest(support.CommandTestCase):
     VERIFIED = "verified: 3 rows, source b3d576f612f4\n"
 
     def test_verify_of_the_checkpoint_is_done_from_wherever_it_is_read(self):
@@ -284,6 +244,7 @@ class VerifyTest(CommandTestCase):
 
     def test_verify_as_json_prints_one_object(self):
         facts = {"rows": 3, "source_sha256": DIGEST}
+        why = {"verified": "3 rows, source b3d576f612f4", "rejected": "1 finding"}
         finding = {
             "path": "completed[0].result[0].available",
             "message": "observed the integer 8, expected the integer 7"
@@ -299,7 +260,8 @@ class VerifyTest(CommandTestCase):
                     ended = support.checkpoint("verify", *arguments, stdin=text.encode())
                     self.assertEqual((ended.code, ended.err), (code, ""))
                     self.assertEqual(
-                        json.loads(ended.out), {"verdict": verdict, "expected": facts, "findings": findings}
+                        json.loads(ended.out),
+                        {"verdict": verdict, "why": why[verdict], "expected": facts, "findings": findings},
                     )
 
     def test_verify_of_a_changed_checkpoint_is_rejected_with_every_finding(self):
@@ -314,7 +276,7 @@ class VerifyTest(CommandTestCase):
 
     def test_verify_believes_no_digest_of_the_file_itself(self):
         rows = [{"sku": "DEMO-001", "available": 10, "target": 10}]
-        forged = checkpoint_demo.build_checkpoint(rows)
+        forged = checkpoint_demo.build_checkpoint(checkpoint_demo.DEMO, rows)
         ended = support.checkpoint("verify", "-", stdin=json.dumps(forged).encode())
         self.assertEqual((ended.code, ended.out), (1, "rejected: 7 findings\n"))
 
@@ -323,7 +285,7 @@ class VerifyTest(CommandTestCase):
         self.assert_refused(support.checkpoint("verify"), 2, what, UNREADABLE)
 
 
-class RequestTest(CommandTestCase):
+class RequestTest(support.CommandTestCase):
     BODY = {
         "model": "anthropic/claude-opus-5.5",
         "max_tokens": 4096,
@@ -406,7 +368,7 @@ class RequestTest(CommandTestCase):
                 self.assertEqual(ended.err.startswith(f"{SCRIPT}: unreadable: {path}: "), code == 2)
 
 
-class ExtractTest(CommandTestCase):
+class ExtractTest(support.CommandTestCase):
     def test_extract_prints_the_answer_as_indented_json(self):
         self.put("reply.json", REPLY)
         ways = {"a named file": ["reply.json"], "standard input": ["-"]}
@@ -458,15 +420,15 @@ class ExtractTest(CommandTestCase):
             ),
             "prose": (
                 support.message([text("Done.")]),
-                'the answer, line 1 column 1: no JSON: expecting value at "Done."',
+                'the answer, line 1 column 1: not JSON: expecting value at "Done."',
             ),
             "Markdown": (
                 support.message([text("```json\n{}\n```")]),
-                r'the answer, line 1 column 1: no JSON: expecting value at "```json\n{}\n```"',
+                r'the answer, line 1 column 1: not JSON: expecting value at "```json\n{}\n```"',
             ),
             "no text": (
                 support.message([support.THINKING]),
-                "the answer, line 1 column 1: no JSON: expecting value at the end",
+                "the answer, line 1 column 1: not JSON: expecting value at the end",
             ),
             "an error of the API": (
                 {"type": "error", "role": "assistant", "content": [], "error": {"type": "overloaded_error"}},
@@ -496,7 +458,7 @@ class ExtractTest(CommandTestCase):
                 self.assertNotIn("Traceback", ended.err)
 
 
-class ValidateTest(CommandTestCase):
+class ValidateTest(support.CommandTestCase):
     def test_validate_of_the_right_result_is_accepted_from_wherever_it_is_read(self):
         self.put("result.json", support.ANSWER)
         rows = json.loads(support.ANSWER)["rows"]
@@ -531,7 +493,7 @@ class ValidateTest(CommandTestCase):
 
     def test_validate_as_json_prints_one_object(self):
         path, _, message = WRONG_FINDING.partition(": ")
-        no_json = {"path": "line 1 column 1", "message": 'no JSON: expecting value at "Done."'}
+        no_json = {"path": "line 1 column 1", "message": 'not JSON: expecting value at "Done."'}
         texts = {
             "the right result": (support.ANSWER, 0, "accepted", []),
             "a wrong result": (WRONG_ANSWER, 1, "rejected", [{"path": path, "message": message}]),
@@ -542,8 +504,9 @@ class ValidateTest(CommandTestCase):
                 with self.subTest(phrase):
                     ended = support.checkpoint("validate", *arguments, stdin=text.encode())
                     self.assertEqual((ended.code, ended.err), (code, ""))
-                    facts = {"rows": 3, "total_shortage": 7}
-                    expected = {"verdict": verdict, "expected": facts, "findings": findings}
+                    facts = {"rows": 3, "source_sha256": DIGEST}
+                    why = "1 finding" if findings else "3 rows, total shortage 7"
+                    expected = {"verdict": verdict, "why": why, "expected": facts, "findings": findings}
                     self.assertEqual(json.loads(ended.out), expected)
 
     def test_validate_as_json_of_an_unreadable_file_prints_no_object(self):
@@ -551,21 +514,24 @@ class ValidateTest(CommandTestCase):
         self.assert_refused(support.checkpoint("validate", "--json", "missing.json"), 2, what, UNREADABLE)
 
 
-class BadInputTest(CommandTestCase):
+class BadInputTest(support.CommandTestCase):
     """Each command that reads, with an input that is none."""
 
     def test_judges_of_what_is_no_json_reject_it_with_the_place(self):
         texts = {
-            "an empty file": (b"", "line 1 column 1: no JSON: expecting value at the end"),
-            "a truncated text": (b'{"rows":[', "line 1 column 10: no JSON: expecting value at the end"),
+            "an empty file": (b"", "line 1 column 1: not JSON: expecting value at the end"),
+            "a truncated text": (b'{"rows":[', "line 1 column 10: not JSON: expecting value at the end"),
             "UTF-16": ("{}".encode("utf-16"), "line 1 column 1: not UTF-8"),
             "Latin-1": (b'{"\xe9":1}', "line 1 column 3: not UTF-8"),
-            "two values": (b"{}\n{}", 'line 2 column 1: no JSON: extra data at "{}"'),
-            "a repeated key": (b'{"a":1,"a":2}', '$: the key the string "a" stands there twice'),
-            "NaN": (b'{"a":NaN}', "a: NaN is no JSON number"),
+            "two values": (b"{}\n{}", 'line 2 column 1: not JSON: extra data at "{}"'),
+            "a repeated key": (b'{"a":1,"a":2}', '$: the object has the key the string "a" twice'),
+            "NaN": (b'{"a":NaN}', "a: NaN is not a JSON number"),
             "a huge number": (b"[1e999]", "[0]: a number too large for a double"),
             "a huge integer": (b"[" + b"7" * 5_000 + b"]", "[0]: an integer of more than 4,300 digits"),
-            "prose": (b"I have finished.", 'line 1 column 1: no JSON: expecting value at "I have finished."'),
+            "prose": (
+                b"I have finished.",
+                'line 1 column 1: not JSON: expecting value at "I have finished."',
+            ),
         }
         for command in JUDGES:
             for phrase, (data, finding) in texts.items():
@@ -630,7 +596,7 @@ class BadInputTest(CommandTestCase):
                 self.assert_refused(ended, 2, "unreadable: input: Permission denied", UNREADABLE)
 
 
-class HostileTextTest(CommandTestCase):
+class HostileTextTest(support.CommandTestCase):
     """Nothing that a file says or is called reaches the terminal raw."""
 
     def assert_escaped(self, ended, shown=HOSTILE_SHOWN):
@@ -686,14 +652,19 @@ class HostileTextTest(CommandTestCase):
             "a word for a command that takes none": ["prepare", secret],
             "an option": ["prepare", f"-k{secret}"],
             "a value of no option": ["prepare", f"--api-key={secret}"],
+            "a value of a switch": ["validate", "x", f"--json={secret}"],
+            "a value with a quote": ["validate", "x", f"--json='{secret}"],
+            "a value with both quotes": ["validate", "x", f"--json='\"{secret}"],
+            "a value in place of a command": ["--api-key", secret],
+            "a word in place of a command": [secret],
             "a value that does not fit": ["request", "--max-tokens", secret],
         }
         for phrase, arguments in lines.items():
             with self.subTest(phrase):
                 ended = support.checkpoint(*arguments)
                 self.assert_usage(ended, "")
-                self.assertNotIn(secret[:16], ended.err)
-                self.assertLess(len(ended.err), 200)
+                self.assertNotIn(secret[:17], ended.err)
+                self.assertLess(len(ended.err), 300)
 
     def test_contents_are_shown_escaped_with_one_line_a_finding(self):
         row = {"sku": HOSTILE, "shortage": HOSTILE, HOSTILE: 1}
@@ -758,130 +729,7 @@ class HostileTextTest(CommandTestCase):
         self.assertRegex(ended.err, r"^checkpoint_demo\.py: unreadable: no\S*\\x1b\.json: ")
 
 
-class UsageTest(CommandTestCase):
-    def test_help_names_each_command_in_at_most_80_columns_and_does_nothing(self):
-        for arguments in (
-            ["--help"],
-            ["-h"],
-            *([command, "--help"] for command in COMMANDS),
-            ["replay", "-h"],
-        ):
-            with self.subTest(arguments):
-                ended = support.checkpoint(*arguments)
-                self.assertEqual((ended.code, ended.err), (0, ""))
-                self.assertEqual(ended.out, checkpoint_demo.HELP)
-                self.assertEqual(self.names(), [])
-        self.assertTrue(ended.out.startswith(f"usage: {SCRIPT} COMMAND"), ended.out)
-        self.assertLessEqual(max(map(len, ended.out.splitlines())), 80)
-        listed = [line.split()[0] for line in ended.out.splitlines() if re.match("  [^ ]", line)]
-        self.assertEqual(listed, list(checkpoint_demo.COMMANDS))
-        for words in ("default: checkpoint.json", "default: handoff.txt", "4096", "claude-opus-5.5"):
-            self.assertIn(words, ended.out)
-
-    def test_a_dash_that_is_no_input_is_a_name(self):
-        stock = b"sku,available,target\nA,1,2\n"
-        self.assertEqual(support.checkpoint("prepare", "--out", "-", "--stock", "-", stdin=stock).code, 0)
-        self.assertIn("-", self.names())
-        self.assertEqual(support.checkpoint("request", "-", "--receiver", "-", stdin=b"x").code, 0)
-
-    def test_extract_reads_standard_input_and_writes_standard_output(self):
-        self.assert_ended(support.checkpoint("extract", "-", "-o", "-", stdin=REPLY.encode()), 0, RESULT)
-
-    def test_help_is_shown_before_anything_is_read(self):
-        for arguments in (["validate", "missing.json", "--help"], ["prepare", "--out", "no", "-h"]):
-            with self.subTest(arguments):
-                self.assertEqual(support.checkpoint(*arguments).code, 0)
-
-    def test_a_line_that_does_not_fit_is_refused_and_does_nothing(self):
-        self.put("result.json", support.ANSWER)
-        before = self.names()
-        lines = {
-            "no command": ([], "COMMAND"),
-            "an empty command": ([""], "COMMAND"),
-            "an unknown command": (["judge"], "'judge'"),
-            "a command in capitals": (["Prepare"], "'Prepare'"),
-            "an abbreviated command": (["prep"], "'prep'"),
-            "an option in front of the command": (["--json", "validate", "result.json"], "--json"),
-            "an unknown option": (["prepare", "--force"], "there is no --force"),
-            "a misspelt option": (["prepare", "--stok", "x"], "there is no --stok; the nearest is --stock"),
-            "an abbreviated --json": (["validate", "--js", "result.json"], "--js"),
-            "an abbreviated --json of verify": (["verify", "--j"], "--j"),
-            "an abbreviated --out": (["prepare", "--ou", "."], "--ou"),
-            "an abbreviated --max-tokens": (["request", "--max=5"], "--max"),
-            "an abbreviated --receiver": (["request", "--rec", "x"], "--rec"),
-            "an abbreviated --help": (["validate", "result.json", "--he"], "--he"),
-            "prepare with another's --json": (["prepare", "--json"], "--json"),
-            "prepare with another's -o": (["prepare", "-o", "x"], "-o"),
-            "prepare with a folder as an argument": (["prepare", "out"], "one word more"),
-            "verify with another's --out": (["verify", "--out", "x"], "--out does not go with verify"),
-            "request with another's --json": (["request", "--json"], "--json"),
-            "request with another's -o": (["request", "-o", "x"], "-o"),
-            "extract with another's --json": (["extract", "--json", "x"], "--json"),
-            "extract with another's --out": (["extract", "x", "--out", "y"], "--out"),
-            "validate with another's --receiver": (
-                ["validate", "x", "--receiver", "y"],
-                "--receiver",
-            ),
-            "validate without a file": (["validate"], "RESULT"),
-            "extract without a file": (["extract"], "RESPONSE"),
-            "two files": (["validate", "result.json", "other.json"], "one word more"),
-            "an option without its value": (["prepare", "--out"], "--out"),
-            "a value that is empty": (["prepare", "--out="], "--out"),
-            "a value that is empty, apart": (["prepare", "--out", ""], "--out"),
-            "an empty file name": (["validate", ""], "RESULT"),
-            "an option in place of a value": (["prepare", "--out", "--stock", "x"], "--out"),
-            "a double dash in place of a value": (["prepare", "--out", "--"], "--out"),
-            "a second double dash": (["validate", "result.json", "--", "--"], "one word more"),
-            "a short option's value without a space": (["extract", "x", "-oy"], "-oy"),
-            "a switch with a value": (["validate", "--json=1", "result.json"], "--json"),
-            "standard input as result and stock": (["validate", "-", "--stock", "-"], "twice"),
-            "standard input as result and stock, written otherwise": (
-                ["validate", "--stock=-", "-"],
-                "twice",
-            ),
-            "standard input as both records": (
-                ["replay", "--check-restored", "-", "--original", "-"],
-                "twice",
-            ),
-        }
-        for phrase, (arguments, named) in lines.items():
-            with self.subTest(phrase):
-                self.assert_usage(support.checkpoint(*arguments), named)
-                self.assertEqual(self.names(), before)
-
-    def test_the_last_of_several_values_counts_and_a_value_may_be_joined(self):
-        for phrase, arguments in {
-            "apart": ["--out", "one", "--out", "two"],
-            "joined": ["--out=one", "--out=two"],
-        }.items():
-            with self.subTest(phrase):
-                self.assertEqual(support.checkpoint("prepare", *arguments).code, 0)
-                self.assertEqual(self.names(), ["two"])
-                shutil.rmtree(self.path("two"))
-        self.assertEqual(support.checkpoint("prepare", "--out=a=b").code, 0)
-        self.assertEqual(support.checkpoint("prepare", "--out=--").code, 0)
-        self.assertEqual(self.names(), ["--", "a=b"])
-
-    def test_a_command_behind_a_double_dash_is_no_bug(self):
-        for command in COMMANDS:
-            with self.subTest(command):
-                ended = support.checkpoint("--", command)
-                self.assertNotIn("Traceback", ended.err)
-                self.assertIn(ended.code, (0, 2))
-
-    def test_a_file_that_is_named_like_the_help_is_judged_behind_a_double_dash(self):
-        for name in ("-h", "--help"):
-            self.put(name, WRONG_ANSWER)
-            with self.subTest(name):
-                ended = support.checkpoint("validate", "--", name)
-                self.assert_ended(ended, 1, "rejected: 1 finding\n", f"{WRONG_FINDING}\n")
-
-    def test_a_file_whose_name_begins_with_a_dash_is_read_behind_a_double_dash(self):
-        self.put("--json", support.ANSWER)
-        self.assert_ended(support.checkpoint("validate", "--", "--json"), 0, ACCEPTED)
-
-
-class HandPathTest(CommandTestCase):
+class HandPathTest(support.CommandTestCase):
     """The commands as a person uses them one after the other."""
 
     def test_prepare_request_extract_validate_lead_to_an_accepted_result(self):
@@ -902,7 +750,7 @@ class HandPathTest(CommandTestCase):
 
     def test_the_transcript_in_the_docstring_is_what_happens(self):
         self.put("result.json", support.ANSWER)
-        self.put("wrong.json", WRONG_ANSWER)
+        self.put("wrong.json", "{}")
         shown, said = [], []
         for line in checkpoint_demo.__doc__.split("\n"):
             if line.startswith("    "):

@@ -58,19 +58,9 @@ class FailingCall:
         return mock.patch(self.target, self)
 
 
-def make_error(code):
-    return OSError(code, os.strerror(code))
-
-
 def refuse_hard_links(code=errno.EPERM):
     """Return a patch for a file system without hard links."""
-    return mock.patch("os.link", side_effect=make_error(code))
-
-
-def find_free_descriptor():
-    descriptor = os.open(os.devnull, os.O_RDONLY)
-    os.close(descriptor)
-    return descriptor
+    return mock.patch("os.link", side_effect=support.make_error(code))
 
 
 def snapshot(folder):
@@ -113,7 +103,7 @@ class ReadInputTest(support.FolderTestCase):
         self.assertEqual(
             said,
             f"unreadable: no-such-file: {os.strerror(errno.ENOENT)}\n"
-            "  why: only what was read whole is used\n"
+            "  why: only an input that was read whole is used\n"
             "  next: name a file that you can read",
         )
 
@@ -143,9 +133,9 @@ class ReadInputTest(support.FolderTestCase):
 
     def test_read_input_that_fails_is_refused_with_the_reason(self):
         broken = mock.MagicMock()
-        broken.__enter__.return_value.read.side_effect = make_error(errno.EIO)
+        broken.__enter__.return_value.read.side_effect = support.make_error(errno.EIO)
         failures = {
-            "when it is opened": ({"side_effect": make_error(errno.EACCES)}, errno.EACCES),
+            "when it is opened": ({"side_effect": support.make_error(errno.EACCES)}, errno.EACCES),
             "when it is read": ({"return_value": broken}, errno.EIO),
         }
         for phrase, (behaviour, code) in failures.items():
@@ -198,7 +188,7 @@ class ReadInputTest(support.FolderTestCase):
         closed = io.TextIOWrapper(io.BytesIO(b"{}"))
         closed.close()
         failing = mock.MagicMock()
-        failing.buffer.read.side_effect = make_error(errno.EIO)
+        failing.buffer.read.side_effect = support.make_error(errno.EIO)
         streams = {
             "closed before the start": (None, "unreadable: standard input: it is closed"),
             "closed since": (closed, "unreadable: -: .+"),
@@ -410,13 +400,13 @@ class WriteNewFilesTest(support.FolderTestCase):
             self.assertGreater(counter.calls, 1, f"{point} was not called for each file")
             for first in range(1, counter.calls + 1):
                 failing = FailingCall(point, error, first.__le__ if is_lasting else first.__eq__)
-                free = find_free_descriptor()
+                free = support.find_free_descriptor()
                 with self.subTest(f"{point}, call {first}: {error!r}"):
                     with self.assertRaises(expected) as caught:
                         self.write_with(failing, patches)
                     self.assertGreaterEqual(failing.calls, first)
                     self.assertEqual(snapshot(self.last_folder), {"stranger": b"not mine"})
-                    self.assertEqual(find_free_descriptor(), free)
+                    self.assertEqual(support.find_free_descriptor(), free)
                     if expected is UnwritableError:
                         first_line = str(caught.exception).split("\n")[0]
                         self.assertIn(self.last_folder, first_line)
@@ -433,23 +423,23 @@ class WriteNewFilesTest(support.FolderTestCase):
 
     def test_write_new_files_with_a_fault_at_any_call_leaves_nothing(self):
         for code in ERRORS:
-            self.sweep(make_error(code), UnwritableError)
+            self.sweep(support.make_error(code), UnwritableError)
 
     def test_write_new_files_with_a_lasting_fault_leaves_nothing(self):
         points = [point for point in POINTS if point != "os.unlink"]  # without that nothing can be taken back
-        self.sweep(make_error(errno.EIO), UnwritableError, points=points, is_lasting=True)
+        self.sweep(support.make_error(errno.EIO), UnwritableError, points=points, is_lasting=True)
 
     def test_write_new_files_without_hard_links_and_with_a_fault_leaves_nothing(self):
         points = [point for point in POINTS if point != "os.link"]
         for code in ERRORS:
-            self.sweep(make_error(code), UnwritableError, refuse_hard_links, points=points)
+            self.sweep(support.make_error(code), UnwritableError, refuse_hard_links, points=points)
 
     def test_write_new_files_that_is_ended_from_outside_leaves_nothing(self):
         for error in (KeyboardInterrupt(), MemoryError()):
             self.sweep(error, type(error))
 
     def test_write_new_files_after_a_fault_is_possible_again(self):
-        failing = FailingCall(FLUSH, make_error(errno.ENOSPC), (3).__eq__)
+        failing = FailingCall(FLUSH, support.make_error(errno.ENOSPC), (3).__eq__)
         with failing.patch(), self.assertRaises(UnwritableError):
             write_new_files(self.files())
         write_new_files(self.files())
@@ -470,7 +460,7 @@ class WriteNewFilesTest(support.FolderTestCase):
 
         def write(descriptor, data):
             if not room[0]:
-                raise make_error(errno.ENOSPC)
+                raise support.make_error(errno.ENOSPC)
             count = real(descriptor, data[: min(9_000, room[0])])
             room[0] -= count
             return count
@@ -587,41 +577,41 @@ class WriteFlushedTest(support.FolderTestCase):
     def test_write_flushed_that_fails_removes_its_file_and_closes_it(self):
         def close_and_fail(descriptor, close=os.close):
             close(descriptor)
-            raise make_error(errno.EIO)
+            raise support.make_error(errno.EIO)
 
         faults = {
-            "at the write": mock.patch("os.write", side_effect=make_error(errno.EIO)),
-            "at the flush": mock.patch(FLUSH, side_effect=make_error(errno.EIO)),
+            "at the write": mock.patch("os.write", side_effect=support.make_error(errno.EIO)),
+            "at the flush": mock.patch(FLUSH, side_effect=support.make_error(errno.EIO)),
             "at the close": mock.patch("os.close", close_and_fail),
         }
         for phrase, fault in faults.items():
-            free = find_free_descriptor()
+            free = support.find_free_descriptor()
             with self.subTest(phrase):
                 with fault, self.assertRaises(OSError) as caught:
                     write_flushed(self.path("new"), b"data")
                 self.assertEqual(caught.exception.errno, errno.EIO)
                 self.assertEqual(snapshot(self.folder), {})
-                self.assertEqual(find_free_descriptor(), free)
+                self.assertEqual(support.find_free_descriptor(), free)
 
 
 @unittest.skipIf(IS_WINDOWS, "no folder is flushed there")
 class FlushFolderTest(support.FolderTestCase):
     def test_flush_folder_flushes_the_folder_and_closes_it(self):
-        free, flushed = find_free_descriptor(), []
+        free, flushed = support.find_free_descriptor(), []
         identity = os.stat(self.folder).st_ino
         with mock.patch(
             "checkpoint_demo.flush", lambda descriptor: flushed.append(os.fstat(descriptor).st_ino)
         ):
             flush_folder(str(self.folder))
-        self.assertEqual((flushed, find_free_descriptor()), ([identity], free))
+        self.assertEqual((flushed, support.find_free_descriptor()), ([identity], free))
 
     def test_flush_folder_that_fails_raises_and_closes_it(self):
-        free = find_free_descriptor()
+        free = support.find_free_descriptor()
         with self.assertRaises(FileNotFoundError):
             flush_folder(self.path("missing"))
-        with mock.patch(FLUSH, side_effect=make_error(errno.EIO)), self.assertRaises(OSError):
+        with mock.patch(FLUSH, side_effect=support.make_error(errno.EIO)), self.assertRaises(OSError):
             flush_folder(str(self.folder))
-        self.assertEqual(find_free_descriptor(), free)
+        self.assertEqual(support.find_free_descriptor(), free)
 
 
 class MakeFolderTest(support.FolderTestCase):
@@ -655,7 +645,10 @@ class MakeFolderTest(support.FolderTestCase):
 
     @unittest.skipIf(IS_WINDOWS, "no folder is flushed there")
     def test_make_folder_that_cannot_be_flushed_removes_it(self):
-        with mock.patch(FLUSH, side_effect=make_error(errno.EIO)), self.assertRaises(OSError) as caught:
+        with (
+            mock.patch(FLUSH, side_effect=support.make_error(errno.EIO)),
+            self.assertRaises(OSError) as caught,
+        ):
             make_folder(self.path("new"))
         self.assertEqual((caught.exception.errno, os.listdir(self.folder)), (errno.EIO, []))
 

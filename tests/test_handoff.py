@@ -6,14 +6,15 @@ import json
 import unittest
 
 from checkpoint_demo import (
-    STOCK,
-    JsonError,
+    DEMO,
+    InputError,
     build_checkpoint,
     build_receiver_request,
     list_differences,
     parse_json,
     render_handoff,
 )
+from tests.support import STOCK
 
 PROMPT = (
     "Resume this read-only task from verified application state.\n"
@@ -37,34 +38,36 @@ CANONICAL = (
 
 class HandoffTest(unittest.TestCase):
     def test_render_handoff_of_the_demo_is_the_text_of_the_specification(self):
-        self.assertEqual(render_handoff(build_checkpoint(STOCK)), f"{PROMPT}{CANONICAL}\n")
+        self.assertEqual(render_handoff(DEMO, build_checkpoint(DEMO, STOCK)), f"{PROMPT}{CANONICAL}\n")
 
     def test_render_handoff_of_the_demo_has_892_bytes(self):
-        self.assertEqual(len(render_handoff(build_checkpoint(STOCK)).encode()), 892)
+        self.assertEqual(len(render_handoff(DEMO, build_checkpoint(DEMO, STOCK)).encode()), 892)
 
     def test_render_handoff_carries_the_whole_checkpoint(self):
         rows = [
             {"sku": f"M\u00f6bel \u2028 {number}", "available": number, "target": 9} for number in range(20)
         ]
-        checkpoint = build_checkpoint(rows)
-        handoff = render_handoff(checkpoint)
+        checkpoint = build_checkpoint(DEMO, rows)
+        handoff = render_handoff(DEMO, checkpoint)
         self.assertTrue(handoff.startswith(PROMPT))
         carried = parse_json(handoff[len(PROMPT) :].encode())
         self.assertEqual(list_differences(carried, checkpoint), [])
 
     def test_render_handoff_checkpoint_is_one_line(self):
-        handoff = render_handoff(build_checkpoint([{"sku": "a\nb\r", "available": 1, "target": 2}]))
+        handoff = render_handoff(
+            DEMO, build_checkpoint(DEMO, [{"sku": "a\nb\r", "available": 1, "target": 2}])
+        )
         self.assertEqual(handoff.count("\n"), 6)
         self.assertNotIn("\r", handoff)
 
     def test_render_handoff_order_of_keys_does_not_count(self):
-        checkpoint = build_checkpoint(STOCK)
+        checkpoint = build_checkpoint(DEMO, STOCK)
         exchanged = dict(reversed(list(checkpoint.items())))
-        self.assertEqual(render_handoff(exchanged), render_handoff(checkpoint))
+        self.assertEqual(render_handoff(DEMO, exchanged), render_handoff(DEMO, checkpoint))
 
     def test_render_handoff_lone_surrogate_is_refused(self):
-        with self.assertRaises(JsonError):
-            render_handoff({**build_checkpoint(STOCK), "task_id": "\ud83d"})
+        with self.assertRaises(InputError):
+            render_handoff(DEMO, {**build_checkpoint(DEMO, STOCK), "task_id": "\ud83d"})
 
     def test_build_receiver_request_is_the_fresh_session_of_the_specification(self):
         expected = {
@@ -73,7 +76,7 @@ class HandoffTest(unittest.TestCase):
             "output_config": {"effort": "low"},
             "messages": [{"role": "user", "content": f"{PROMPT}{CANONICAL}\n"}],
         }
-        request = build_receiver_request(render_handoff(build_checkpoint(STOCK)))
+        request = build_receiver_request(render_handoff(DEMO, build_checkpoint(DEMO, STOCK)))
         self.assertEqual(list_differences(request, expected), [])
 
     def test_build_receiver_request_own_model_and_limit_are_used(self):

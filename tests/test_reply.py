@@ -6,17 +6,17 @@ import json
 import unittest
 
 from checkpoint_demo import (
+    DEMO,
     REPLY_DEPTH_LIMIT,
-    STOCK,
     Finding,
-    JsonError,
+    InputError,
     find_message_faults,
     find_reply_faults,
     parse_answer,
     parse_json,
     validate_result,
 )
-from tests.support import ANSWER, CASES, THINKING, measure_peak_bytes, message, text, tool_call
+from tests.support import ANSWER, CASES, STOCK, THINKING, measure_peak_bytes, message, text, tool_call
 
 # The reply, and every fault: (reply, faults).
 MESSAGE_FAULTS = {
@@ -359,7 +359,7 @@ class AnswerTest(unittest.TestCase):
     def test_parse_answer_anything_but_one_value_is_refused(self):
         for phrase, (content, place) in NO_ANSWERS.items():
             with self.subTest(phrase):
-                with self.assertRaises(JsonError) as caught:
+                with self.assertRaises(InputError) as caught:
                     parse_answer(message(content))
                 self.assertEqual(caught.exception.path, place)
 
@@ -381,7 +381,7 @@ class ReplyCasesTest(unittest.TestCase):
         """Return (stage, findings): the first stage that refuses a reply, or accepted."""
         try:
             reply = parse_json((self.folder / name).read_bytes(), REPLY_DEPTH_LIMIT)
-        except JsonError as error:
+        except InputError as error:
             return "body", [Finding(error.path, error.message)]
         faults = find_message_faults(reply)
         if faults:
@@ -393,8 +393,8 @@ class ReplyCasesTest(unittest.TestCase):
         if step == "tool_call":
             return "accepted", []
         try:
-            findings = validate_result(parse_answer(reply), STOCK)
-        except JsonError as error:
+            findings = validate_result(parse_answer(reply), DEMO, STOCK)
+        except InputError as error:
             findings = [Finding(error.path, error.message)]
         return ("answer", findings) if findings else ("accepted", [])
 

@@ -7,15 +7,13 @@ import json
 import unittest
 
 from checkpoint_demo import (
-    STOCK,
-    JsonError,
-    build_result,
+    DEMO,
+    InputError,
     compute_shortage,
     parse_json,
-    render_acceptance,
     validate_result,
 )
-from tests.support import CASES, measure_peak_bytes
+from tests.support import CASES, STOCK, measure_peak_bytes
 
 ROWS = (
     {"sku": "DEMO-001", "shortage": 3},
@@ -112,26 +110,26 @@ REFUSED = {
     "two rows missing": ({"rows": [ROWS[1]]}, [NO_ROW["DEMO-001"], NO_ROW["DEMO-003"]]),
     "a row of an unknown SKU": (
         {"rows": [*ROWS, {"sku": "DEMO-004", "shortage": 0}]},
-        ['rows[3].sku: observed the string "DEMO-004", expected a SKU of the source'],
+        ['rows[3].sku: observed the string "DEMO-004", expected the sku of a row of the source'],
     ),
     "an unknown SKU and a string": (
         {"rows": [*ROWS, {"sku": "DEMO-004", "shortage": "0"}]},
         [
-            'rows[3].sku: observed the string "DEMO-004", expected a SKU of the source',
+            'rows[3].sku: observed the string "DEMO-004", expected the sku of a row of the source',
             'rows[3].shortage: observed the string "0", expected an integer',
         ],
     ),
     "an unknown SKU in place of another": (
         rows((0, {"sku": "DEMO-1"})),
         [
-            'rows[0].sku: observed the string "DEMO-1", expected a SKU of the source',
+            'rows[0].sku: observed the string "DEMO-1", expected the sku of a row of the source',
             NO_ROW["DEMO-001"],
         ],
     ),
     "a SKU with a look-alike": (
         rows((0, {"sku": "DEM\u041e-001"})),
         [
-            r'rows[0].sku: observed the string "DEM\u041e-001", expected a SKU of the source',
+            r'rows[0].sku: observed the string "DEM\u041e-001", expected the sku of a row of the source',
             NO_ROW["DEMO-001"],
         ],
     ),
@@ -166,20 +164,20 @@ REFUSED = {
     ),
     "a SKU missing": (
         without(1, "sku"),
-        ["rows[1].sku: observed nothing, expected a SKU of the source", NO_ROW["DEMO-002"]],
+        ["rows[1].sku: observed nothing, expected the sku of a row of the source", NO_ROW["DEMO-002"]],
     ),
     "a SKU of null": (
         rows((1, {"sku": None})),
-        ["rows[1].sku: observed null, expected a SKU of the source", NO_ROW["DEMO-002"]],
+        ["rows[1].sku: observed null, expected the sku of a row of the source", NO_ROW["DEMO-002"]],
     ),
     "a SKU as a number": (
         rows((1, {"sku": 2})),
-        ["rows[1].sku: observed the integer 2, expected a SKU of the source", NO_ROW["DEMO-002"]],
+        ["rows[1].sku: observed the integer 2, expected the sku of a row of the source", NO_ROW["DEMO-002"]],
     ),
     "a SKU that cannot be a key": (
         rows((1, {"sku": ["DEMO-002"]})),
         [
-            'rows[1].sku: observed the array ["DEMO-002"], expected a SKU of the source',
+            'rows[1].sku: observed the array ["DEMO-002"], expected the sku of a row of the source',
             NO_ROW["DEMO-002"],
         ],
     ),
@@ -224,7 +222,7 @@ REFUSED = {
     "an empty row": (
         {"rows": [*ROWS, {}]},
         [
-            "rows[3].sku: observed nothing, expected a SKU of the source",
+            "rows[3].sku: observed nothing, expected the sku of a row of the source",
             "rows[3].shortage: observed nothing, expected an integer",
         ],
     ),
@@ -254,7 +252,7 @@ REFUSED = {
             "note: observed the integer 1, expected nothing",
             "rows[0].shortage: observed false, expected the integer 0",
             "rows[1]: observed the integer 7, expected an object with sku and shortage",
-            'rows[2].sku: observed the string "DEMO-009", expected a SKU of the source',
+            'rows[2].sku: observed the string "DEMO-009", expected the sku of a row of the source',
             "rows[2].shortage: observed the number 1.5, expected an integer",
             "rows[3].more: observed the integer 0, expected nothing",
             'rows[3].sku: observed the string "DEMO-002", expected it only once',
@@ -287,8 +285,8 @@ ORDERED = {
 def judge(data, source=STOCK):
     """Return the findings on a text as lines, also where it is no strict JSON."""
     try:
-        return [str(finding) for finding in validate_result(parse_json(data), source)]
-    except JsonError as error:
+        return [str(finding) for finding in validate_result(parse_json(data), DEMO, source)]
+    except InputError as error:
         return [str(error)]
 
 
@@ -308,35 +306,35 @@ class StockTest(unittest.TestCase):
                 row = {"sku": "A", "available": available, "target": target}
                 self.assertEqual(compute_shortage(row), shortage)
 
-    def test_build_result_of_the_stock_is_the_one_of_the_specification(self):
+    def test_build_answer_of_the_stock_is_the_one_of_the_specification(self):
         accepted = (
             '{"rows": [{"sku": "DEMO-001", "shortage": 3}, {"sku": "DEMO-002", "shortage": 0},'
             ' {"sku": "DEMO-003", "shortage": 4}]}'
         )
-        self.assertEqual(json.dumps(build_result(STOCK)), accepted)
-        self.assertEqual(build_result([]), {"rows": []})
+        self.assertEqual(json.dumps(DEMO.build_answer(STOCK)), accepted)
+        self.assertEqual(DEMO.build_answer([]), {"rows": []})
 
     def test_render_acceptance_says_rows_and_total(self):
-        self.assertEqual(render_acceptance(STOCK), "accepted: 3 rows, total shortage 7")
+        self.assertEqual(DEMO.render_acceptance(STOCK), "accepted: 3 rows, total shortage 7")
         many = [{"sku": f"S-{number}", "available": 9, "target": 8} for number in range(1_234)]
-        self.assertEqual(render_acceptance(many), "accepted: 1,234 rows, total shortage 0")
+        self.assertEqual(DEMO.render_acceptance(many), "accepted: 1,234 rows, total shortage 0")
 
 
 class ResultTest(unittest.TestCase):
     def test_validate_result_right_result_is_accepted(self):
         for phrase, result in ACCEPTED.items():
             with self.subTest(phrase):
-                self.assertEqual(validate_result(result, STOCK), [])
+                self.assertEqual(validate_result(result, DEMO, STOCK), [])
 
     def test_validate_result_wrong_result_is_refused_with_every_finding(self):
         for phrase, (result, findings) in REFUSED.items():
             with self.subTest(phrase):
-                self.assertEqual([str(finding) for finding in validate_result(result, STOCK)], findings)
+                self.assertEqual([str(finding) for finding in validate_result(result, DEMO, STOCK)], findings)
 
     def test_validate_result_findings_stand_in_document_order(self):
         for phrase, (text, paths) in ORDERED.items():
             with self.subTest(phrase):
-                found = [finding.path for finding in validate_result(parse_json(text.encode()), STOCK)]
+                found = [finding.path for finding in validate_result(parse_json(text.encode()), DEMO, STOCK)]
                 self.assertEqual([path for path in found if path in paths], paths)
 
     def test_validate_result_memory_is_bounded_however_much_is_wrong(self):
@@ -348,7 +346,7 @@ class ResultTest(unittest.TestCase):
         }
         for phrase, result in results.items():
             with self.subTest(phrase):
-                self.assertLess(measure_peak_bytes(validate_result, result, STOCK), 10 * 2**20)
+                self.assertLess(measure_peak_bytes(validate_result, result, DEMO, STOCK), 10 * 2**20)
 
     def test_validate_result_own_rows_are_the_source(self):
         source = [
@@ -356,55 +354,55 @@ class ResultTest(unittest.TestCase):
             {"sku": "", "available": 9, "target": 9},
         ]
         right = {"rows": [{"sku": "", "shortage": 0}, {"sku": "M\u00f6bel", "shortage": 10**30}]}
-        self.assertEqual(validate_result(right, source), [])
-        self.assertEqual(len(validate_result(right, STOCK)), 5)
-        self.assertEqual(len(validate_result(rows(), source)), 5)
+        self.assertEqual(validate_result(right, DEMO, source), [])
+        self.assertEqual(len(validate_result(right, DEMO, STOCK)), 5)
+        self.assertEqual(len(validate_result(rows(), DEMO, source)), 5)
         float_result = {"rows": [{"sku": "", "shortage": 0}, {"sku": "M\u00f6bel", "shortage": 1e30}]}
-        findings = [str(finding) for finding in validate_result(float_result, source)]
+        findings = [str(finding) for finding in validate_result(float_result, DEMO, source)]
         expected = f"observed the number 1e+30, expected the integer 1{'0' * 30}"
         self.assertEqual(findings, [f"rows[1].shortage: {expected}"])
 
     def test_validate_result_whole_message_is_told_first_and_every_other_finding_behind_it(self):
         reply = {"type": "message", "role": "assistant", "content": [{"type": "text", "text": "{}"}]}
         for more, others in (({}, ["rows"]), (rows(), [])):
-            first, *findings = validate_result({**reply, **more}, STOCK)
+            first, *findings = validate_result({**reply, **more}, DEMO, STOCK)
             self.assertEqual(first.path, "$")
             self.assertIn("which extract takes out", first.message)
             self.assertEqual([finding.path for finding in findings], [*reply, *others])
         for field in reply:
             with self.subTest(field):
                 odd = {name: value for name, value in reply.items() if name != field}
-                self.assertNotIn("$", [finding.path for finding in validate_result(odd, STOCK)])
+                self.assertNotIn("$", [finding.path for finding in validate_result(odd, DEMO, STOCK)])
 
     def test_validate_result_no_rows_for_no_stock_is_accepted(self):
-        self.assertEqual(validate_result({"rows": []}, []), [])
-        self.assertEqual(len(validate_result(rows(), [])), 3)
+        self.assertEqual(validate_result({"rows": []}, DEMO, []), [])
+        self.assertEqual(len(validate_result(rows(), DEMO, [])), 6)
 
     def test_validate_result_every_row_of_many_is_judged(self):
         source = [{"sku": f"S-{number}", "available": 0, "target": number} for number in range(5_000)]
-        result = build_result(source)
-        self.assertEqual(validate_result(result, source), [])
+        result = DEMO.build_answer(source)
+        self.assertEqual(validate_result(result, DEMO, source), [])
         for row in result["rows"]:
             row["shortage"] += 1
-        self.assertEqual(len(validate_result(result, source)), 5_000)
+        self.assertEqual(len(validate_result(result, DEMO, source)), 5_000)
 
     def test_validate_result_says_where_it_ended_and_nothing_of_what_it_did_not_look_at(self):
         rows = [{"sku": f"S{number}", "available": 0, "target": 1} for number in range(12_000)]
-        result = build_result(rows)
+        result = DEMO.build_answer(rows)
         for row in result["rows"][:10_001]:
             row["shortage"] = 2
-        findings = validate_result(result, rows)
+        findings = validate_result(result, DEMO, rows)
         self.assertEqual(len(findings), 10_001)
         self.assertEqual(
             str(findings[-1]),
             "rows[10000].shortage: not looked at, nor anything behind it: 10,000 findings come before it",
         )
-        self.assertEqual(len(validate_result({"rows": []}, rows)), 10_001)
+        self.assertEqual(len(validate_result({"rows": []}, DEMO, rows)), 10_001)
 
     def test_validate_result_inputs_are_left_as_they_are(self):
         result, source = rows((0, {"shortage": 9, "note": 1}), summary=1), copy.deepcopy(STOCK)
         before = copy.deepcopy(result)
-        validate_result(result, source)
+        validate_result(result, DEMO, source)
         self.assertEqual((result, source), (before, STOCK))
 
     def test_validate_result_right_result_is_accepted_only_for_one_source(self):
@@ -416,7 +414,7 @@ class ResultTest(unittest.TestCase):
                     source[index][field] += step
                     same = compute_shortage(source[index]) == compute_shortage(row)
                     with self.subTest(sku=row["sku"], field=field, step=step):
-                        paths = [finding.path for finding in validate_result(rows(), source)]
+                        paths = [finding.path for finding in validate_result(rows(), DEMO, source)]
                         self.assertEqual(paths, [] if same else [f"rows[{index}].shortage"])
 
 

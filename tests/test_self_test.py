@@ -9,7 +9,7 @@ import unittest
 from unittest import mock
 
 import checkpoint_demo
-from checkpoint_demo import Finding, JsonError, run_self_test
+from checkpoint_demo import DEMO, Finding, InputError, run_self_test
 from tests import support
 
 
@@ -33,7 +33,7 @@ def read_leniently(data, *_):
 
 def read_nothing(*_):
     """Stand in for a reader that refuses everything."""
-    raise JsonError("nowhere", "refused")
+    raise InputError("nowhere", "refused")
 
 
 def find_type_blind_differences(*sides, find_differences=checkpoint_demo.find_differences):
@@ -68,8 +68,18 @@ BROKEN = {
     "a reader that takes Markdown and prose": (
         "parse_json",
         read_leniently,
-        "result",
-        ["refuses Markdown around it", "refuses prose in front of it", "refuses prose behind it"],
+        "reply",
+        [
+            "refuses Markdown around the answer",
+            "refuses prose in front of the answer",
+            "refuses prose behind the answer",
+        ],
+    ),
+    "a reply whose answer is not judged": (
+        "validate_result",
+        accept_all,
+        "reply",
+        ["refuses an answer with a row that is not an object"],
     ),
     "a reply's step that is not judged": (
         "find_reply_faults",
@@ -81,11 +91,11 @@ BROKEN = {
         "find_message_faults",
         accept_all,
         "reply",
-        ["refuses a reply of the user's"],
+        ["refuses a user's message"],
     ),
     "an answer that is made up": (
         "parse_answer",
-        lambda _: checkpoint_demo.build_result(checkpoint_demo.STOCK),
+        lambda _: checkpoint_demo.DEMO.build_answer(checkpoint_demo.DEMO.source),
         "reply",
         ["refuses an empty answer"],
     ),
@@ -94,18 +104,18 @@ BROKEN = {
         lambda *_: ({}, []),
         "session replay",
         [
-            "tells of the system instruction",
-            "tells of a tool's description",
-            "tells of an earlier message",
-            "tells of the order of the assistant's content blocks",
-            "tells of the result's call id",
+            "finds the system instruction",
+            "finds a tool's description",
+            "finds an earlier message",
+            "finds the order of the assistant's content blocks",
+            "finds the result's call id",
         ],
     ),
     "a replay check that finds changes everywhere": (
         "compare_sessions",
         lambda *_: ({"changed prefix: system": []}, []),
         "session replay",
-        ["tells of nothing (no visible text, all the same)"],
+        ["finds nothing (no visible text, all the same)"],
     ),
     "a verifier that refuses everything": ("verify_checkpoint", refuse_all, "checkpoint", "accepts"),
     "a validator that refuses everything": ("validate_result", refuse_all, "result", "accepts"),
@@ -136,7 +146,7 @@ BROKEN = {
     ),
     "a handoff that loses the checkpoint": (
         "render_handoff",
-        lambda _: f"{checkpoint_demo.HANDOFF_PROMPT}{{}}\n",
+        lambda task, _: f"{checkpoint_demo.render_instructions(task)}{{}}\n",
         "handoff",
         ["carries the whole checkpoint"],
     ),
@@ -151,7 +161,7 @@ BROKEN = {
 
 class SelfTestTest(unittest.TestCase):
     def setUp(self):
-        self.checks = [(group, check) for group, check, _ in run_self_test()]
+        self.checks = [(group, check) for group, check, _ in run_self_test(DEMO, DEMO.source)]
 
     def find_failed(self, out):
         """Return the (group, check) pairs that the command said to have failed."""
@@ -168,7 +178,9 @@ class SelfTestTest(unittest.TestCase):
             return support.checkpoint("self-test")
 
     def test_self_test_passes_every_check(self):
-        failed = [(group, check) for group, check, passed in run_self_test() if passed is not True]
+        failed = [
+            (group, check) for group, check, passed in run_self_test(DEMO, DEMO.source) if passed is not True
+        ]
         self.assertEqual(failed, [])
         self.assertGreater(len(self.checks), 40)
 
@@ -213,7 +225,7 @@ class SelfTestTest(unittest.TestCase):
         for name, stand_in, _, _ in BROKEN.values():
             never -= set(self.find_failed(self.run_broken(name, stand_in).out))
         with mock.patch.object(checkpoint_demo, "parse_json", read_nothing):  # it ends the later groups
-            for group, check, passed in run_self_test():
+            for group, check, passed in run_self_test(DEMO, DEMO.source):
                 if group != "strict JSON":
                     break
                 never -= set() if passed else {(group, check)}

@@ -8,9 +8,10 @@ import shutil
 
 import checkpoint_demo
 import run_handoff
-from checkpoint_demo import STOCK, JsonError, StockError, check_stock, parse_stock
+from checkpoint_demo import DEMO, InputError
 from tests.support import (
     GOOD_RUN,
+    STOCK,
     FolderTestCase,
     RunTestCase,
     checkpoint,
@@ -48,7 +49,7 @@ SKUS = {
 
 CSV_REFUSED = {
     "an empty file": (b"", "line 1: observed nothing, expected the columns"),
-    "only a header": (b"sku,available,target\n", "the stock: observed 0 rows"),
+    "only a header": (b"sku,available,target\n", "the source: observed 0 rows"),
     "no header": (b"A-1,2,5\n", 'line 1: observed the array ["A-1","2","5"]'),
     "a missing column": (b"sku,available\nA,1\n", "line 1: observed the array"),
     "an extra column": (b"sku,available,target,price\nA,1,2,3\n", "line 1: observed the array"),
@@ -58,12 +59,12 @@ CSV_REFUSED = {
     "a missing field": (b"sku,available,target\nA,1\n", "line 2: observed 2 fields, expected 3"),
     "an extra field": (b"sku,available,target\nA,1,2\nB,1,2,3\n", "line 3: observed 4 fields, expected 3"),
     "an empty line": (b"sku,available,target\n\nA,1,2\n", "line 2: observed a blank line, expected 3 fields"),
-    "an open quote": (b'sku,available,target\n"A,1,2\n', "line 2: no CSV"),
-    "text behind a quote": (b'sku,available,target\n"A"x,1,2\n', "line 2: no CSV"),
+    "an open quote": (b'sku,available,target\n"A,1,2\n', "line 2: not CSV"),
+    "text behind a quote": (b'sku,available,target\n"A"x,1,2\n', "line 2: not CSV"),
     "an empty SKU": (b"sku,available,target\nA,1,2\n,1,2\n", 'line 3, column sku: observed the string ""'),
     "a control character": (b"sku,available,target\nA\x07,1,2\n", "line 2, column sku: observed the string"),
     "a newline in a SKU": (b'sku,available,target\n"A\nB",1,2\n', "line 2, column sku: observed the string"),
-    "a quote that is never closed": (b'sku,available,target\nA,1,2\n"B,1,2\nC,1,2\n', "line 3: no CSV"),
+    "a quote that is never closed": (b'sku,available,target\nA,1,2\n"B,1,2\nC,1,2\n', "line 3: not CSV"),
     "a row behind a quoted newline": (b'sku,available,target\n"A\nB",1,2\n', "line 2, column sku"),
     "a C1 control character": ("sku,available,target\nA\x85,1,2\n".encode(), "line 2, column sku"),
     "a repeated SKU": (b"sku,available,target\nA,1,2\nB,1,2\nA,1,2\n", "line 4, column sku: observed"),
@@ -96,8 +97,8 @@ QUANTITIES_REFUSED = {
     "more digits than an integer may have": "9" * 5_000,
 }
 JSON_REFUSED = {
-    "an empty array": ([], "the stock: observed 0 rows"),
-    "an object": ({"rows": ROWS}, "the stock: observed the object"),
+    "an empty array": ([], "the source: observed 0 rows"),
+    "an object": ({"rows": ROWS}, "the source: observed the object"),
     "a row that is none": (["A"], '[0]: observed the string "A"'),
     "a missing field": ([{"sku": "A", "available": 1}], "[0]: observed the object"),
     "an extra field": ([{**ROWS[0], "price": 1}], "[0]: observed the object"),
@@ -118,14 +119,14 @@ JSON_REFUSED = {
 class ParseStockTest(FolderTestCase):
     def refuse(self, data, begin):
         """Expect a refusal whose text begins with some words."""
-        with self.assertRaises(JsonError) as caught:
-            parse_stock(data)
+        with self.assertRaises(InputError) as caught:
+            DEMO.parse_source(data)
         self.assertTrue(str(caught.exception).startswith(begin), caught.exception)
 
     def test_every_form_gives_the_same_rows(self):
         for phrase, data in READ.items():
             with self.subTest(phrase):
-                rows = parse_stock(data)
+                rows = DEMO.parse_source(data)
                 self.assertEqual(rows, ROWS)
                 self.assertEqual(checkpoint_demo.list_differences(rows, ROWS), [])
                 self.assertEqual([list(row) for row in rows], [["sku", "available", "target"]] * 2)
@@ -133,8 +134,10 @@ class ParseStockTest(FolderTestCase):
     def test_sku_is_kept_as_it_stands(self):
         for phrase, (field, sku) in SKUS.items():
             with self.subTest(phrase):
-                self.assertEqual(parse_stock(b"sku,available,target\n%s,1,2\n" % field)[0]["sku"], sku)
-                self.assertEqual(parse_stock(json.dumps([{**ROWS[0], "sku": sku}]).encode())[0]["sku"], sku)
+                self.assertEqual(DEMO.parse_source(b"sku,available,target\n%s,1,2\n" % field)[0]["sku"], sku)
+                self.assertEqual(
+                    DEMO.parse_source(json.dumps([{**ROWS[0], "sku": sku}]).encode())[0]["sku"], sku
+                )
 
     def test_csv_is_refused_with_its_place(self):
         for phrase, (data, begin) in CSV_REFUSED.items():
@@ -147,8 +150,8 @@ class ParseStockTest(FolderTestCase):
                 with self.subTest(phrase, column=column):
                     data = f"sku,available,target\nA,1,2\n{row}\n".encode()
                     self.refuse(data, f"line 3, column {column}: observed ")
-                    with self.assertRaisesRegex(StockError, "expected an integer from 0 to 10.12 in plain"):
-                        parse_stock(data)
+                    with self.assertRaisesRegex(InputError, "expected an integer from 0 to 10.12 in plain"):
+                        DEMO.parse_source(data)
 
     def test_json_is_refused_with_its_place(self):
         for phrase, (value, begin) in JSON_REFUSED.items():
@@ -156,35 +159,37 @@ class ParseStockTest(FolderTestCase):
                 self.refuse(json.dumps(value).encode(), begin)
         no_json = {"NaN": b"[NaN]", "a comment": b"[] //", "a key twice": b'[{"sku":1,"sku":2}]'}
         for phrase, data in no_json.items():
-            with self.subTest(phrase), self.assertRaises(JsonError):
-                parse_stock(data)
+            with self.subTest(phrase), self.assertRaises(InputError):
+                DEMO.parse_source(data)
 
     def test_second_byte_order_mark_is_refused(self):
         mark = b"\xef\xbb\xbf"
         for data in (json.dumps(ROWS).encode(), CSV.encode()):
-            self.assertEqual(parse_stock(mark + data), ROWS)
-            with self.subTest(data=data[:1]), self.assertRaises(JsonError):
-                parse_stock(mark + mark + data)
+            self.assertEqual(DEMO.parse_source(mark + data), ROWS)
+            with self.subTest(data=data[:1]), self.assertRaises(InputError):
+                DEMO.parse_source(mark + mark + data)
 
     def test_size_is_bounded(self):
         most = [{"sku": f"S{number}", "available": 1, "target": 2} for number in range(100_000)]
-        self.assertEqual(len(check_stock(most)), 100_000)
+        self.assertEqual(len(DEMO.parse_source(json.dumps(most).encode())), 100_000)
         lines = ["sku,available,target", *(f"S{number},1,2" for number in range(100_001))]
-        self.assertEqual(len(parse_stock("\n".join(lines[:-1]).encode())), 100_000)
+        self.assertEqual(len(DEMO.parse_source("\n".join(lines[:-1]).encode())), 100_000)
         self.refuse(
             "\n".join(lines).encode(), "line 100002: observed more than 100,000 rows, expected 1 to 100,000"
         )
         self.refuse(b"x" * (checkpoint_demo.INPUT_LIMIT_BYTES + 1), "byte 67108864: longer than")
 
     def test_checkpoint_of_own_rows_is_named_by_their_digest(self):
-        own = checkpoint_demo.build_checkpoint(ROWS)
+        own = checkpoint_demo.build_checkpoint(DEMO, ROWS)
         self.assertEqual(own["task_id"], f"stock-{own['source_sha256'][:12]}")
         self.assertEqual(own["pending"][0], "Produce all 2 SKU shortage rows")
-        self.assertEqual(checkpoint_demo.verify_checkpoint(own, ROWS), [])
+        self.assertEqual(checkpoint_demo.verify_checkpoint(own, DEMO, ROWS), [])
 
     def test_built_in_rows_keep_their_checkpoint_wherever_they_come_from(self):
-        again = parse_stock(json.dumps(STOCK).encode())
-        self.assertEqual(checkpoint_demo.build_checkpoint(again), checkpoint_demo.build_checkpoint(STOCK))
+        again = DEMO.parse_source(json.dumps(STOCK).encode())
+        self.assertEqual(
+            checkpoint_demo.build_checkpoint(DEMO, again), checkpoint_demo.build_checkpoint(DEMO, STOCK)
+        )
 
 
 class StockCommandTest(FolderTestCase):
@@ -193,37 +198,37 @@ class StockCommandTest(FolderTestCase):
         self.stock = self.put("stock.csv", CSV)
 
     def test_prepare_verify_and_validate_take_it(self):
-        ended = checkpoint("prepare", "--stock", self.stock, "--out", self.path("work"))
+        ended = checkpoint("prepare", "--source", self.stock, "--out", self.path("work"))
         self.assertEqual(ended.code, 0, ended)
         digest = checkpoint_demo.digest_json(ROWS)[:12]
-        verified = checkpoint("verify", self.path("work/checkpoint.json"), "--stock", self.stock)
+        verified = checkpoint("verify", self.path("work/checkpoint.json"), "--source", self.stock)
         self.assertEqual((verified.code, verified.out), (0, f"verified: 2 rows, source {digest}\n"))
-        good = json.dumps(checkpoint_demo.build_result(ROWS)).encode()
-        accepted = checkpoint("validate", "-", "--stock", self.stock, stdin=good)
+        good = json.dumps(checkpoint_demo.DEMO.build_answer(ROWS)).encode()
+        accepted = checkpoint("validate", "-", "--source", self.stock, stdin=good)
         self.assertEqual(
             (accepted.code, accepted.out), (0, "accepted: 2 rows, total shortage 1000000000003\n")
         )
 
     def test_what_a_file_claims_is_never_the_source(self):
-        checkpoint("prepare", "--stock", self.stock, "--out", self.path("work"))
-        for options in ([], ["--stock", self.put("other.csv", CSV.replace("2,5", "2,6"))]):
+        checkpoint("prepare", "--source", self.stock, "--out", self.path("work"))
+        for options in ([], ["--source", self.put("other.csv", CSV.replace("2,5", "2,6"))]):
             with self.subTest(options=len(options)):
                 ended = checkpoint("verify", self.path("work/checkpoint.json"), *options)
                 self.assertEqual(ended.code, 1, ended)
-        good = json.dumps(checkpoint_demo.build_result(ROWS)).encode()
+        good = json.dumps(checkpoint_demo.DEMO.build_answer(ROWS)).encode()
         self.assertEqual(checkpoint("validate", "-", stdin=good).code, 1)
 
     def test_bad_stock_is_refused_before_anything_is_done(self):
         bad = self.put("bad.csv", CSV.replace(",5", ",5.0"))
         words = f'unreadable: {bad}: line 2, column target: observed the string "5.0", {QUANTITY}'
         commands = {
-            "prepare": lambda: checkpoint("prepare", "--out", self.path("work"), "--stock", bad),
-            "verify": lambda: checkpoint("verify", "--stock", bad),
-            "validate": lambda: checkpoint("validate", "-", "--stock", bad),
-            "rehearse": lambda: handoff("--rehearse", "--out", self.path("work"), "--stock", bad),
-            "live": lambda: handoff("--live", "--out", self.path("work"), "--stock", bad),
-            "inspect": lambda: handoff("--inspect", self.path("work"), "--stock", bad),
-            "no mode": lambda: handoff("--stock", bad),
+            "prepare": lambda: checkpoint("prepare", "--out", self.path("work"), "--source", bad),
+            "verify": lambda: checkpoint("verify", "--source", bad),
+            "validate": lambda: checkpoint("validate", "-", "--source", bad),
+            "rehearse": lambda: handoff("--rehearse", "--out", self.path("work"), "--source", bad),
+            "live": lambda: handoff("--live", "--out", self.path("work"), "--source", bad),
+            "inspect": lambda: handoff("--inspect", self.path("work"), "--source", bad),
+            "no mode": lambda: handoff("--source", bad),
         }
         for name, run in commands.items():
             with self.subTest(name):
@@ -234,9 +239,9 @@ class StockCommandTest(FolderTestCase):
 
     def test_stock_that_is_no_strict_json_is_refused_with_its_place(self):
         faults = {
-            "a key twice": ('[{"sku":"A","sku":"B"}]', '[0]: the key the string "sku" stands there twice'),
-            "NaN": ('[{"sku":NaN}]', "[0].sku: NaN is no JSON number"),
-            "a cut text": ('[{"sku":', "line 1 column 9: no JSON"),
+            "a key twice": ('[{"sku":"A","sku":"B"}]', '[0]: the object has the key the string "sku" twice'),
+            "NaN": ('[{"sku":NaN}]', "[0].sku: NaN is not a JSON number"),
+            "a cut text": ('[{"sku":', "line 1 column 9: not JSON"),
         }
         for phrase, (text_, words) in faults.items():
             bad = self.put("bad.json", text_)
@@ -245,12 +250,12 @@ class StockCommandTest(FolderTestCase):
                     first = (
                         ["validate", "-"] if run is checkpoint else ["--rehearse", "--out", self.path("x")]
                     )
-                    ended = run(*first, "--stock", bad)
+                    ended = run(*first, "--source", bad)
                     self.assertEqual((ended.code, ended.out), (2, ""), ended)
                     self.assertIn(f": unreadable: {bad}: {words}", ended.err)
 
     def test_stock_that_is_not_there_is_refused(self):
-        ended = checkpoint("validate", "-", "--stock", self.path("nowhere.csv"))
+        ended = checkpoint("validate", "-", "--source", self.path("nowhere.csv"))
         self.assertEqual(ended.code, 2, ended)
         self.assertIn("unreadable: ", ended.err)
 
@@ -263,12 +268,12 @@ class StockRunTest(RunTestCase):
         self.stock = self.put("stock.csv", CSV)
 
     def answer(self, rows):
-        words = json.dumps(checkpoint_demo.build_result(rows))
+        words = json.dumps(checkpoint_demo.DEMO.build_answer(rows))
         return respond(message([text(words)], model=checkpoint_demo.RECEIVER_MODEL))
 
     def live_on_stock(self, answer, *options, out="run"):
         server = self.serve(*GOOD_RUN[:2], answer)
-        return self.live(server, "--stock", self.stock, *options, out=out), server
+        return self.live(server, "--source", self.stock, *options, out=out), server
 
     def test_stock_whose_answer_is_larger_than_any_reply_is_refused_with_the_numbers(self):
         """Whatever --max-tokens allows: what comes back would be cut off, and would have been paid."""
@@ -284,7 +289,7 @@ class StockRunTest(RunTestCase):
         server = self.serve()
         for phrase, rows in stocks.items():
             self.stock = self.put("large.json", json.dumps(rows))
-            options = ("--stock", self.stock, "--max-tokens", "9000000")
+            options = ("--source", self.stock, "--max-tokens", "9000000")
             for ended in (
                 self.live(server, *options),
                 handoff("--rehearse", "--out", self.path("run"), *options),
@@ -305,7 +310,7 @@ class StockRunTest(RunTestCase):
         note = "it is judged on the stock recorded in it; name the trusted one with --stock FILE"
         bare = self.inspect()
         self.assertEqual((bare.code, f"note: {note}\n" in bare.err), (0, True), bare)
-        trusted = self.inspect("run", "--stock", self.stock)
+        trusted = self.inspect("run", "--source", self.stock)
         self.assertEqual((trusted.code, trusted.err), (0, ""), trusted)
 
     def test_stock_in_the_evidence_that_is_no_text_is_no_crash(self):
@@ -323,13 +328,13 @@ class StockRunTest(RunTestCase):
     def test_rows_that_were_changed_before_the_run_are_found_with_the_trusted_file(self):
         other = self.put("other.csv", CSV.replace("2,5", "2,9"))
         ended, _ = self.live_on_stock(self.answer(ROWS))
-        inspected = self.inspect("run", "--stock", other)
+        inspected = self.inspect("run", "--source", other)
         self.assertEqual((ended.code, inspected.code), (0, 1), inspected)
         self.assertIn("source_sha256", inspected.err)
 
     def test_run_on_the_built_in_stock_is_not_judged_on_another(self):
         self.assertEqual(self.live(self.serve(*GOOD_RUN)).code, 0)
-        self.assertEqual(self.inspect("run", "--stock", self.stock).code, 1)
+        self.assertEqual(self.inspect("run", "--source", self.stock).code, 1)
 
     def test_rows_that_were_changed_in_the_folder_are_found_without_it(self):
         self.live_on_stock(self.answer(ROWS))
@@ -341,8 +346,8 @@ class StockRunTest(RunTestCase):
 
     def test_run_that_fails_early_is_inspected_without_its_stock(self):
         refused = respond({"type": "error", "error": {"type": "x", "message": "y"}}, status=401)
-        self.assertEqual(self.live(self.serve(refused), "--stock", self.stock).code, 4)
-        for options in ([], ["--stock", self.stock]):
+        self.assertEqual(self.live(self.serve(refused), "--source", self.stock).code, 4)
+        for options in ([], ["--source", self.stock]):
             with self.subTest(options=len(options)):
                 inspected = self.inspect("run", *options)
                 self.assertEqual(inspected.code, 4, inspected)
@@ -357,7 +362,7 @@ class StockRunTest(RunTestCase):
         path = self.put("many.json", json.dumps(rows))
         tokens = run_handoff.estimate_answer_tokens(rows)
         server = self.serve()
-        ended = self.live(server, "--stock", path)
+        ended = self.live(server, "--source", path)
         self.assertEqual((ended.code, ended.out, server.connections), (3, "", 0), ended)
         what = f"300 rows: the answer takes about {tokens:,} tokens, the limit is 4,096"
         self.assertIn(f"refused: {what}\n", ended.err)
@@ -365,7 +370,7 @@ class StockRunTest(RunTestCase):
         for limit, code in ((tokens - 1, 3), (tokens, 0)):
             with self.subTest(limit=limit):
                 script = (*GOOD_RUN[:2], self.answer(rows))
-                options = ("--stock", path, "--max-tokens", str(limit))
+                options = ("--source", path, "--max-tokens", str(limit))
                 self.assertEqual(self.live(self.serve(*script), *options).code, code)
 
     def test_estimate_holds_for_the_recorded_answer_with_room(self):
@@ -375,15 +380,15 @@ class StockRunTest(RunTestCase):
     def test_rehearsal_of_10_000_rows_is_accepted_and_holds(self):
         rows = [{"sku": f"S{number}", "available": number, "target": 9_000} for number in range(10_000)]
         path = self.put("large.json", json.dumps(rows))
-        ended = handoff("--rehearse", "--out", self.path("run"), "--stock", path)
+        ended = handoff("--rehearse", "--out", self.path("run"), "--source", path)
         self.assertEqual(ended.code, 0, ended)
         self.assertIn("--live would refuse this: 10,000 rows: the answer takes about", ended.err)
         self.assertTrue(ended.out.endswith("accepted: 10,000 rows, total shortage 40504500\n"), ended.out)
-        self.assertEqual(self.inspect("run", "--stock", path).code, 0)
+        self.assertEqual(self.inspect("run", "--source", path).code, 0)
         self.assertEqual(self.inspect("run").code, 0)
 
     def test_stock_comes_from_standard_input_too(self):
-        arguments = ("--rehearse", "--out", self.path("run"), "--stock", "-")
+        arguments = ("--rehearse", "--out", self.path("run"), "--source", "-")
         ended = run_in_process(run_handoff.main, *arguments, stdin=CSV.encode())
         self.assertEqual(ended.code, 0, ended)
 
@@ -393,8 +398,8 @@ class StockRunTest(RunTestCase):
         other = [{**ROWS[0], "target": 9}, ROWS[1]]
         path = self.put("other.json", json.dumps(other))
         server = self.serve(*GOOD_RUN[:2], self.answer(other))
-        self.assertEqual(self.live(server, "--stock", path, out="forged").code, 0)
+        self.assertEqual(self.live(server, "--source", path, out="forged").code, 0)
         shutil.rmtree(self.folder / "run")
         os.rename(self.folder / "forged", self.folder / "run")
         self.assertIn("judged on the stock recorded in it", self.inspect().err)
-        self.assertEqual(self.inspect("run", "--stock", self.stock).code, 1)
+        self.assertEqual(self.inspect("run", "--source", self.stock).code, 1)

@@ -6,11 +6,10 @@ import json
 import sys
 import tracemalloc
 import unittest
-from random import Random
 from unittest import mock
 
 import checkpoint_demo
-from checkpoint_demo import JsonError, parse_json
+from checkpoint_demo import InputError, parse_json
 
 # From 3.13 on the standard scanner points at the comma, before at what follows it.
 COMMA = 0 if sys.version_info >= (3, 13) else 1
@@ -222,9 +221,9 @@ ENCODINGS = {
 
 # What is refused in a value that the standard scanner would let pass: (text, place, reason).
 FAULTS = {
-    "NaN": (b"NaN", "$", "NaN is no JSON number"),
-    "Infinity in an array": (b"[1,[2,Infinity]]", "[1][1]", "Infinity is no JSON number"),
-    "-Infinity in an object": (b'{"a":{"b":-Infinity}}', "a.b", "-Infinity is no JSON number"),
+    "NaN": (b"NaN", "$", "NaN is not a JSON number"),
+    "Infinity in an array": (b"[1,[2,Infinity]]", "[1][1]", "Infinity is not a JSON number"),
+    "-Infinity in an object": (b'{"a":{"b":-Infinity}}', "a.b", "-Infinity is not a JSON number"),
     "a number that overflows": (b'{"a":1e400}', "a", "a number too large for a double"),
     "a negative number that overflows": (b"-1e400", "$", "a number too large for a double"),
     "a number that overflows with a point": (b"[1.8e308]", "[0]", "a number too large for a double"),
@@ -236,45 +235,45 @@ FAULTS = {
     ),
     "4,301 digits": (b"[9%s]" % NINES, "[0]", "an integer of more than 4,300 digits"),
     "4,301 digits behind a minus": (b'{"a":-9%s}' % NINES, "a", "an integer of more than 4,300 digits"),
-    "a key twice": (b'{"a":1,"a":1}', "$", 'the key the string "a" stands there twice'),
-    "a key three times": (b'{"a":1,"a":2,"a":3}', "$", 'the key the string "a" stands there twice'),
-    "the empty key twice": (b'{"":1,"":2}', "$", 'the key the string "" stands there twice'),
+    "a key twice": (b'{"a":1,"a":1}', "$", 'the object has the key the string "a" twice'),
+    "a key three times": (b'{"a":1,"a":2,"a":3}', "$", 'the object has the key the string "a" twice'),
+    "the empty key twice": (b'{"":1,"":2}', "$", 'the object has the key the string "" twice'),
     "a key twice, once escaped": (
         rb'{"b":1,"\u0062":2}',
         "$",
-        'the key the string "b" stands there twice',
+        'the object has the key the string "b" twice',
     ),
     "a key twice, once as a pair of escapes": (
         b'{"\xf0\x9f\x93\xa6":1,"\\ud83d\\udce6":2}',
         "$",
-        r'the key the string "\ud83d\udce6" stands there twice',
+        r'the object has the key the string "\ud83d\udce6" twice',
     ),
     "a key with a lone surrogate twice": (
         rb'{"\ud83d":1,"\ud83d":2}',
         "$",
-        r'the key the string "\ud83d" stands there twice',
+        r'the object has the key the string "\ud83d" twice',
     ),
     "a key with an escape character twice": (
         rb'{"\u001b[2J":1,"\u001b[2J":2}',
         "$",
-        r'the key the string "\u001b[2J" stands there twice',
+        r'the object has the key the string "\u001b[2J" twice',
     ),
     "the first of two keys that stand there twice": (
         b'{"x":1,"b":1,"a":1,"a":2,"b":2}',
         "$",
-        'the key the string "a" stands there twice',
+        'the object has the key the string "a" twice',
     ),
     "a key twice deep inside": (
         b'{"a":[0,{"b c":{"d":1,"d":1}}]}',
         'a[1]["b c"]',
-        'the key the string "d" stands there twice',
+        'the object has the key the string "d" twice',
     ),
     "the outer of two objects": (
         b'{"a":{"b":1,"b":1},"a":2}',
         "$",
-        'the key the string "a" stands there twice',
+        'the object has the key the string "a" twice',
     ),
-    "the first of two faults": (b'{"a":[1,NaN],"b":1e400}', "a[1]", "NaN is no JSON number"),
+    "the first of two faults": (b'{"a":[1,NaN],"b":1e400}', "a[1]", "NaN is not a JSON number"),
     "the first of two faults, a long integer behind": (
         b"[1e999,9%s]" % NINES,
         "[0]",
@@ -285,8 +284,8 @@ FAULTS = {
 
 class StrictJsonTest(unittest.TestCase):
     def refuse(self, data, *arguments):
-        """Return the JsonError for a text."""
-        with self.assertRaises(JsonError) as caught:
+        """Return the InputError for a text."""
+        with self.assertRaises(InputError) as caught:
             parse_json(data, *arguments)
         return caught.exception
 
@@ -330,7 +329,7 @@ class StrictJsonTest(unittest.TestCase):
                 self.assertEqual((error.path, error.message), (place, reason))
 
     def test_parse_json_refusal_names_its_kind(self):
-        self.assertEqual(str(self.refuse(b"{} x")), 'line 1 column 4: no JSON: extra data at "x"')
+        self.assertEqual(str(self.refuse(b"{} x")), 'line 1 column 4: not JSON: extra data at "x"')
         self.assertEqual(str(self.refuse(b"[\xff]")), "line 1 column 2: not UTF-8")
 
     def test_parse_json_every_proper_beginning_is_refused(self):
@@ -350,7 +349,7 @@ class StrictJsonTest(unittest.TestCase):
         for code in set(range(0x80)) - {ord("u")}:
             try:
                 accepted.add((chr(code), parse_json(b'"\\%c"' % code)))
-            except JsonError as error:
+            except InputError as error:
                 self.assertEqual(error.path, "line 1 column 2", chr(code))
         self.assertEqual(accepted, set(zip('"\\/bfnrt', '"\\/\b\f\n\r\t')))
 
@@ -359,7 +358,7 @@ class StrictJsonTest(unittest.TestCase):
         for character in ("", *map(chr, (*range(0x21), *range(0x7F, 0x3001), 0xFEFF, 0xE0020))):
             try:
                 self.assertEqual(parse_json(f"[{character}1]".encode()), [1])
-            except JsonError as error:
+            except InputError as error:
                 self.assertEqual(error.path, "line 1 column 2", ascii(character))
             else:
                 accepted.add(character)
@@ -389,12 +388,12 @@ class DigitsTest(unittest.TestCase):
         for limit in self.each_limit():
             for sign in (b"", b"-"):
                 with self.subTest(limit=limit, sign=sign):
-                    with self.assertRaises(JsonError) as caught:
+                    with self.assertRaises(InputError) as caught:
                         parse_json(b'{"a":[1,%s9%s]}' % (sign, NINES))
                     error = caught.exception
                     self.assertEqual(error.path, "a[1]")
                     self.assertEqual(error.message, "an integer of more than 4,300 digits")
-                    with self.assertRaises(JsonError, msg="among many objects"):
+                    with self.assertRaises(InputError, msg="among many objects"):
                         parse_json(b"[%s%s9%s]" % (b"{}," * 100, sign, NINES))
 
     def test_parse_json_4300_digits_are_accepted(self):
@@ -412,7 +411,7 @@ class DigitsTest(unittest.TestCase):
             with self.subTest(limit=limit):
                 try:
                     value = parse_json(b'{"a":%s}' % NINES)
-                except JsonError as error:
+                except InputError as error:
                     self.assertEqual(error.path, "a")
                     self.assertIn(limit, (640, 4_299))
                 else:
@@ -424,7 +423,7 @@ class DigitsTest(unittest.TestCase):
 
 class DepthTest(unittest.TestCase):
     def check(self, data, place, depth, *arguments):
-        with self.assertRaises(JsonError) as caught:
+        with self.assertRaises(InputError) as caught:
             parse_json(data, *arguments)
         self.assertEqual(caught.exception.path, place)
         self.assertEqual(caught.exception.message, f"nested deeper than {depth} levels")
@@ -459,7 +458,7 @@ class DepthTest(unittest.TestCase):
 
     def test_parse_json_fault_in_front_of_deep_text_is_named(self):
         data = b'{"rows": oops' + b"[" * 201
-        with self.assertRaisesRegex(JsonError, '^line 1 column 10: no JSON: expecting value at "oops'):
+        with self.assertRaisesRegex(InputError, '^line 1 column 10: not JSON: expecting value at "oops'):
             parse_json(data)
 
     def test_parse_json_own_depth_limit_is_kept(self):
@@ -486,59 +485,6 @@ class DepthTest(unittest.TestCase):
                 self.check(data, f"line 1 column {column}", 200)
 
 
-class TwoScansTest(unittest.TestCase):
-    """Whatever the quick scan returns, the careful one returns too."""
-
-    PIECES = (
-        *("{", "}", "[", "]", ",", ":", " ", "\n", '"', "\\", '"a":', '"b":', '"\\u0061":', '"a" :', '"":'),
-        *(
-            '"a"',
-            '":"',
-            '"\\":"',
-            '"\\\\":',
-            '"{"',
-            "1",
-            "-0",
-            "1.5",
-            "1e400",
-            "NaN",
-            "null",
-            "true",
-            "9" * 4_301,
-        ),
-    )
-
-    def build_value(self, random, depth=0):
-        """Return a text that is nearly always JSON, and whose keys are often equal."""
-        kind = random.randrange(3 if depth < 4 else 1)
-        values = [self.build_value(random, depth + 1) for _ in range(random.randrange(4) if kind else 0)]
-        if kind == 1:
-            return f"[{','.join(values)}]"
-        keys = ('"a":', '"b":', '"\\u0061" :', '":":', '"\\\\":', '"\\"":')
-        if kind == 2:
-            return f"{{{','.join(random.choice(keys) + value for value in values)}}}"
-        return random.choice(self.PIECES[15:])
-
-    def scan(self, text):
-        try:
-            return repr(parse_json(text, 4))
-        except JsonError as error:
-            return str(error)
-
-    def test_parse_json_both_scans_agree(self):
-        random, quick = Random(1), 0
-        for _ in range(5_000):
-            text = self.build_value(random)
-            if random.random() < 0.5:
-                at = random.randrange(len(text) + 1)
-                text = text[:at] + random.choice(self.PIECES) + text[at:]
-            value = self.scan(text)
-            quick += checkpoint_demo._scan_plain(text, 4) is not checkpoint_demo.MISSING
-            with mock.patch.object(checkpoint_demo, "_scan_plain", return_value=checkpoint_demo.MISSING):
-                self.assertEqual(self.scan(text), value, text)
-        self.assertGreater(quick, 300)
-
-
 class SizeTest(unittest.TestCase):
     # What a reply of 4 MiB may take of 200 MiB, with the interpreter and the reply itself subtracted.
     BYTES_OF_MEMORY_PER_BYTE = 43
@@ -550,7 +496,7 @@ class SizeTest(unittest.TestCase):
         with mock.patch.object(checkpoint_demo, "INPUT_LIMIT_BYTES", 1_000):
             self.assertEqual(parse_json(b"[1]" + b" " * 997), [1])
             for data in (b"[1]" + b" " * 998, b"\xff" * 1_001, BOM + b" " * 998):
-                with self.subTest(data=data[:4]), self.assertRaises(JsonError) as caught:
+                with self.subTest(data=data[:4]), self.assertRaises(InputError) as caught:
                     parse_json(data)
                 self.assertEqual(str(caught.exception), "byte 1000: longer than 1,000 bytes")
 
@@ -564,11 +510,11 @@ class SizeTest(unittest.TestCase):
         }
         for phrase, (text, place, key) in texts.items():
             with self.subTest(phrase):
-                with self.assertRaises(JsonError) as caught:
+                with self.assertRaises(InputError) as caught:
                     parse_json(text.encode())
                 error = caught.exception
                 self.assertEqual(error.path, place)
-                self.assertEqual(error.message, f'the key the string "{key}" stands there twice')
+                self.assertEqual(error.message, f'the object has the key the string "{key}" twice')
 
     def test_parse_json_cut_text_is_refused_in_time_that_grows_with_it_alone(self):
         """Where it grew with the square of the text, these would take hours."""
@@ -578,7 +524,7 @@ class SizeTest(unittest.TestCase):
             "many strings": b'["a",' * 150 + b'"b",' * 200_000,
         }
         for phrase, data in texts.items():
-            with self.subTest(phrase), self.assertRaisesRegex(JsonError, "^line 1 column "):
+            with self.subTest(phrase), self.assertRaisesRegex(InputError, "^line 1 column "):
                 parse_json(data)
 
     def test_parse_json_hostile_text_stays_within_memory(self):
@@ -601,7 +547,7 @@ class SizeTest(unittest.TestCase):
                 tracemalloc.start()
                 try:
                     parse_json(data, 100)
-                except JsonError as error:
+                except InputError as error:
                     self.assertRegex(error.path, r"^(\[0\]|line 1 column \d+$)")
                 finally:
                     peak = tracemalloc.get_traced_memory()[1]

@@ -16,7 +16,7 @@ import unittest
 from unittest import mock
 
 import checkpoint_demo
-from checkpoint_demo import ExistsError, HandoffError, RefusedError, Terminal, UsageError, run_command
+from checkpoint_demo import DEMO, ExistsError, HandoffError, RefusedError, Terminal, UsageError, run_command
 from tests import support
 
 IS_WINDOWS = os.name == "nt"
@@ -26,10 +26,6 @@ ENVIRONMENT = {"PATH": os.environ.get("PATH", ""), "PYTHONDONTWRITEBYTECODE": "1
 WRONG_ANSWER = support.ANSWER.replace(":0", ':"0"')
 INTERRUPTED = "tool: interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like\n"
 STREAMS = {"write_out": "stdout", "write_err": "stderr"}  # a Terminal's method -> where it writes
-
-
-def make_error(code):
-    return OSError(code, os.strerror(code))
 
 
 class Screen(io.StringIO):
@@ -56,12 +52,6 @@ class Failing(io.StringIO):
     def fail(self, at):
         if at == self.at:
             raise self.error
-
-
-def find_free_descriptor():
-    descriptor = os.open(os.devnull, os.O_RDONLY)
-    os.close(descriptor)
-    return descriptor
 
 
 def write(method, text, *colour, stream=None, terminal=None):
@@ -181,9 +171,9 @@ class LostStreamTest(unittest.TestCase):
         streams = {
             "no stream": None,
             "a closed stream": closed,
-            "a full disk": Failing(make_error(errno.ENOSPC)),
-            "a full disk, seen at the flush": Failing(make_error(errno.ENOSPC), "flush"),
-            "a broken pipe": Failing(make_error(errno.EPIPE), "flush"),
+            "a full disk": Failing(support.make_error(errno.ENOSPC)),
+            "a full disk, seen at the flush": Failing(support.make_error(errno.ENOSPC), "flush"),
+            "a broken pipe": Failing(support.make_error(errno.EPIPE), "flush"),
         }
         for method, name in STREAMS.items():
             for phrase, stream in streams.items():
@@ -210,7 +200,7 @@ class LostStreamTest(unittest.TestCase):
     def test_progress_without_a_stream_is_survived(self):
         closed, gone = io.StringIO(), Screen()
         closed.close()
-        gone.write = mock.Mock(side_effect=make_error(errno.EIO))
+        gone.write = mock.Mock(side_effect=support.make_error(errno.EIO))
         for phrase, stream in {"no stream": None, "a closed stream": closed, "a dead terminal": gone}.items():
             with self.subTest(phrase), mock.patch.object(sys, "stderr", stream):
                 self.assertIsNone(Terminal("tool").progress("12 s"))
@@ -263,17 +253,17 @@ class LostStreamTest(unittest.TestCase):
             self.assertEqual(lines.getvalue(), b"\xef\xbb\xbfone\r\ntwo\r\n")
 
     def test_a_lost_stream_leaks_no_descriptor(self):
-        free = find_free_descriptor()
+        free = support.find_free_descriptor()
         for _ in range(3):
-            write("write_err", "lost", stream=Failing(make_error(errno.EIO)))
-        self.assertEqual(find_free_descriptor(), free)
+            write("write_err", "lost", stream=Failing(support.make_error(errno.EIO)))
+        self.assertEqual(support.find_free_descriptor(), free)
 
     def test_open_missing_descriptors_gives_each_closed_stream_a_place(self):
         for missing in ([], [0], [1, 2], [0, 1, 2]):
 
             def fstat(descriptor, missing=missing):
                 if descriptor in missing:
-                    raise make_error(errno.EBADF)
+                    raise support.make_error(errno.EBADF)
 
             with self.subTest(missing), mock.patch("os.fstat", fstat), mock.patch("os.open") as opened:
                 checkpoint_demo.open_missing_descriptors()
@@ -376,7 +366,7 @@ class LostStreamProcessTest(support.FolderTestCase):
     def test_commands_without_standard_input_are_done_or_refused(self):
         refused = (
             f"{SCRIPT}: unreadable: standard input: it is closed\n"
-            "  why: only what was read whole is used\n"
+            "  why: only an input that was read whole is used\n"
             "  next: name a file that you can read\n"
         )
         commands = {
@@ -418,11 +408,11 @@ class LostStreamProcessTest(support.FolderTestCase):
         ended = self.run_without({0: "closed", 1: "closed", 2: "closed"}, "prepare")
         self.assertEqual(ended.code, 2)
         self.assertEqual(self.names(), ["checkpoint.json", "handoff.txt", "result.json", "wrong.json"])
-        checkpoint = checkpoint_demo.build_checkpoint(checkpoint_demo.STOCK)
+        checkpoint = checkpoint_demo.build_checkpoint(DEMO, DEMO.source)
         written = (self.folder / "checkpoint.json").read_bytes()
         self.assertEqual(written, (checkpoint_demo.render_json(checkpoint, 2) + "\n").encode())
         self.assertEqual(
-            (self.folder / "handoff.txt").read_text(), checkpoint_demo.render_handoff(checkpoint)
+            (self.folder / "handoff.txt").read_text(), checkpoint_demo.render_handoff(DEMO, checkpoint)
         )
 
 
@@ -462,7 +452,7 @@ class RunCommandTest(unittest.TestCase):
             "usage": (
                 UsageError("a", "tool"),
                 2,
-                "tool: usage: a\n  why: what is not understood is never guessed\n  next: see tool --help\n",
+                "tool: usage: a\n  why: a command line is never guessed\n  next: see tool --help\n",
             ),
             "refused": (RefusedError("a", "b", "c"), 3, "tool: refused: a\n  why: b\n  next: c\n"),
             "a file that exists": (
