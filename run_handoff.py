@@ -25,7 +25,6 @@ import datetime
 import html
 import os
 import re
-import shlex
 import signal
 import stat
 import sys
@@ -41,6 +40,7 @@ import checkpoint_demo as demo
 Json = dict[str, Any]  # an object as it was parsed: a message, a request, a record, a row
 Rows = list[Json]
 Records = list[Json]  # of a ledger
+Findings = list[demo.Finding]
 
 EXIT_FAILED = 4
 EXIT_UNCLEAR = 5
@@ -292,9 +292,7 @@ def encode_json(value: Any) -> bytes:
     return demo.render_json(value).encode()
 
 
-def find_session_changes(
-    request: Json, first: Json, content: list[Json], results: Json
-) -> list[demo.Finding]:
+def find_session_changes(request: Json, first: Json, content: list[Json], results: Json) -> Findings:
     """Return what keeps a request from going on with a session.
 
     The session replay check; the original is the session's first request, the content that answered
@@ -465,7 +463,7 @@ def _explain_json_error(error: demo.InputError, text: bytes) -> str:
     return f"not JSON; it begins with {demo.describe(begin)}" if text else "not JSON; it is empty"
 
 
-def find_step_findings(task: demo.Task, step: Step, message: Json, key_removed: bool) -> list[demo.Finding]:
+def find_step_findings(task: demo.Task, step: Step, message: Json, key_removed: bool) -> Findings:
     """Return why a confirmed message cannot be used in its step."""
     tool = task.operation if step is TOOL_REQUEST else None
     findings = demo.find_reply_faults(message, step.stop_reason, tool)
@@ -560,7 +558,7 @@ def _run_steps(evidence: Recorder | Inspector, plan: Plan) -> str:
     return plan.task.render_acceptance(plan.rows)
 
 
-def _judge_answer(reply: Json, plan: Plan) -> tuple[Any, list[demo.Finding]]:
+def _judge_answer(reply: Json, plan: Plan) -> tuple[Any, Findings]:
     """Return (answer, findings): what the receiver's reply says, and why it is rejected, if it is."""
     try:
         answer = demo.parse_answer(reply)
@@ -605,7 +603,7 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
     return reply
 
 
-def _end_if(findings: list[demo.Finding], about: str, code: int = EXIT_FAILED, cause: str = OTHER) -> None:
+def _end_if(findings: Findings, about: str, code: int = EXIT_FAILED, cause: str = OTHER) -> None:
     """Raise RunEnded if there are findings; it names three of them, and says how many more there are."""
     if findings:
         more = f"; and {len(findings) - 3:,} more" if len(findings) > 3 else ""
@@ -1287,7 +1285,7 @@ class Inspector:
     def __init__(self, folder: str, task: demo.Task, task_sha256: str) -> None:
         self._folder, self._task, self._task_sha256 = folder, task, task_sha256
         self.checks: list[str] = []
-        self.findings: list[demo.Finding] = []
+        self.findings: Findings = []
         self.notes: list[str] = []
         self.exit_code, self.end, self.verdict = _BROKEN
         self.closed = False
@@ -1709,12 +1707,8 @@ def _render_section(heading: str, tag: str, items: str, attributes: str = "") ->
     return f"<h2>{heading}</h2>\n<{tag}{attributes}>\n{items}</{tag}>\n" if items else ""
 
 
-def _render_items(items: Iterable[str]) -> str:
-    return "".join(f"<li>{item}</li>\n" for item in items)
-
-
 def _render_list(heading: str, lines: Iterable[Any]) -> str:
-    return _render_section(heading, "ul", _render_items(map(_escape, lines)))
+    return _render_section(heading, "ul", "".join(f"<li>{_escape(line)}</li>\n" for line in lines))
 
 
 def _render_facts(facts: Json) -> str:
@@ -1742,7 +1736,8 @@ def _render_way(inspector: Inspector) -> str:
     }
     not_reached = "unknown" if inspector.findings else "not reached"
     boxes = (f"<span>{name}: {_mark(state or not_reached)}</span>" for name, state in stations.items())
-    return _render_section("The way of the task", "ol", _render_items(boxes), ' class="way"')
+    items = "".join(f"<li>{box}</li>\n" for box in boxes)
+    return _render_section("The way of the task", "ol", items, ' class="way"')
 
 
 def _render_requests(inspector: Inspector, base: str) -> str:
@@ -1867,7 +1862,7 @@ def _run_and_report(
     if kept:
         report = os.path.join(folder, REPORT)
         terminal.write_err(f"evidence: {demo.show(folder)}, to be read: {demo.show(report)}")
-        terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.show(shlex.quote(folder))}")
+        terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.show(demo.quote(folder))}")
     if code != demo.EXIT_DONE:
         raise RunError(code, folder, end, recorder.records)
     return code

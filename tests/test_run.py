@@ -408,14 +408,19 @@ class RefusalTest(RunTestCase):
             "json without --inspect": (["--live", "--json"], {}, 2, "--json"),
             "limits when inspecting": (["--inspect", self.path("x"), "--timeout", "9"], {}, 2, "--timeout"),
             "too much time": (["--live", "--timeout", "100000"], {}, 2, "--timeout"),
-            "the key as an argument": (["--live", KEY], {}, 2, "there is no sk-invented-0123..."),
+            "the key as an argument": (
+                ["--live", KEY],
+                {},
+                2,
+                "sk-invented-0123... (28 characters) is one word",
+            ),
             "no time": (["--live", "--timeout", "0"], {}, 2, "--timeout"),
             "negative time": (["--live", "--timeout=-1"], {}, 2, "--timeout"),
             "no tokens": (["--live", "--max-tokens", "0"], {}, 2, "--max-tokens"),
             "tokens in words": (["--live", "--max-tokens", "many"], {}, 2, "--max-tokens"),
             "model with a space": (["--live", "--sender", "a b"], {}, 2, "--sender: expected a model id"),
             "empty model": (["--live", "--receiver", ""], {}, 2, "model id"),
-            "something else": (["--live", "more"], {}, 2, "there is no more"),
+            "something else": (["--live", "more"], {}, 2, "more is one word too many"),
         }
         server = self.serve(*GOOD_RUN)
         before = self.names()
@@ -511,7 +516,7 @@ class CommandLineTest(RunTestCase):
             "--stock=x": "there is no --stock",
             "--sorce=x": "there is no --sorce; the nearest is --source",
             "-x": "there is no -x",
-            "a" * 40: f"there is no {'a' * 16}... (40 characters)",
+            "a" * 40: f"{'a' * 16}... (40 characters) is one word too many",
         }
         for word, said in cases.items():
             with self.subTest(word):
