@@ -10,8 +10,8 @@
       next: read it with --inspect handoff-run, or name a new one with --out DIR
 
 Without --live nothing leaves this machine: alone it checks itself and rehearses, --rehearse keeps the
-rehearsal's folder, --inspect DIR judges a folder again. No request is sent twice; what became of each is
-told apart as planned, in flight, confirmed, failed or unclear.
+rehearsal's folder, --inspect DIR judges a folder again. No request is sent twice; the ledger says what
+became of each: planned, in flight, confirmed, failed or unclear.
 
 Exit codes: 0 accepted; 1 the answer was rejected, or evidence does not hold; 2 usage, or a folder
 that cannot be read; 3 refused, nothing sent; 4 failed or ended before it closed, evidence kept; 5 a
@@ -25,13 +25,11 @@ import datetime
 import html
 import os
 import re
-import shlex
 import signal
 import stat
 import sys
 import threading
 import time
-import urllib.parse
 import zlib
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,6 +40,7 @@ import checkpoint_demo as demo
 Json = dict[str, Any]  # an object as it was parsed: a message, a request, a record, a row
 Rows = list[Json]
 Records = list[Json]  # of a ledger
+Findings = list[demo.Finding]
 
 EXIT_FAILED = 4
 EXIT_UNCLEAR = 5
@@ -79,7 +78,7 @@ _MENDS = {
     OTHER: "mend the cause, if there is one",
 }
 _CAUSES = {401: "key", 403: "key", 404: "address", 429: "load", 529: "load"}  # by HTTP status
-# What a person is told about a run without an accepted answer, by its verdict: (why, what to do next).
+# What a person reads about a run without an accepted answer, by its verdict: (why, what to do next).
 _ENDS = {
     "rejected": (
         "only an answer that was proved right is accepted",
@@ -293,9 +292,7 @@ def encode_json(value: Any) -> bytes:
     return demo.render_json(value).encode()
 
 
-def find_session_changes(
-    request: Json, first: Json, content: list[Json], results: Json
-) -> list[demo.Finding]:
+def find_session_changes(request: Json, first: Json, content: list[Json], results: Json) -> Findings:
     """Return what keeps a request from going on with a session.
 
     The session replay check; the original is the session's first request, the content that answered
@@ -466,7 +463,7 @@ def _explain_json_error(error: demo.InputError, text: bytes) -> str:
     return f"not JSON; it begins with {demo.describe(begin)}" if text else "not JSON; it is empty"
 
 
-def find_step_findings(task: demo.Task, step: Step, message: Json, key_removed: bool) -> list[demo.Finding]:
+def find_step_findings(task: demo.Task, step: Step, message: Json, key_removed: bool) -> Findings:
     """Return why a confirmed message cannot be used in its step."""
     tool = task.operation if step is TOOL_REQUEST else None
     findings = demo.find_reply_faults(message, step.stop_reason, tool)
@@ -561,7 +558,7 @@ def _run_steps(evidence: Recorder | Inspector, plan: Plan) -> str:
     return plan.task.render_acceptance(plan.rows)
 
 
-def _judge_answer(reply: Json, plan: Plan) -> tuple[Any, list[demo.Finding]]:
+def _judge_answer(reply: Json, plan: Plan) -> tuple[Any, Findings]:
     """Return (answer, findings): what the receiver's reply says, and why it is rejected, if it is."""
     try:
         answer = demo.parse_answer(reply)
@@ -606,7 +603,7 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
     return reply
 
 
-def _end_if(findings: list[demo.Finding], about: str, code: int = EXIT_FAILED, cause: str = OTHER) -> None:
+def _end_if(findings: Findings, about: str, code: int = EXIT_FAILED, cause: str = OTHER) -> None:
     """Raise RunEnded if there are findings; it names three of them, and says how many more there are."""
     if findings:
         more = f"; and {len(findings) - 3:,} more" if len(findings) > 3 else ""
@@ -618,7 +615,7 @@ def _end_if(findings: list[demo.Finding], about: str, code: int = EXIT_FAILED, c
 _LOOPBACK = r"localhost|\[::1\]|127(\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])){3}"
 _LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST = rf"(?P<host>{_LABEL}(\.{_LABEL})*\.?|\[[0-9a-f:.]+\])"
-_URL = rf"(?i)(?P<scheme>https?)://{_HOST}(:(?P<port>[1-9][0-9]{{0,4}}))?([/?][!-~]*)?"
+_URL = rf"(?P<scheme>https?)://{_HOST}(:(?P<port>[1-9][0-9]{{0,4}}))?([/?][!-~]*)?"  # in lower case
 
 
 class Key:
@@ -668,11 +665,11 @@ def read_key(variable: str) -> Key:
 
 def check_endpoint(url: str) -> None:
     """Raise RefusedError unless the key may be sent to a URL: https, or http on loopback."""
-    parts, finding = re.fullmatch(_URL, url), ""
+    parts, finding = re.fullmatch(_URL, url.lower()), ""
     scheme, host, port = parts.group("scheme", "host", "port") if parts else ("", "", "")
-    if not parts or len(url) > 2_000 or int(port or 1) > 65_535 or re.search(r"[#\\]", url):
+    if not parts or not url.isascii() or len(url) > 2_000 or int(port or 1) > 65_535 or set(url) & set("#\\"):
         finding = "it is not a URL with a host alone, in at most 2,000 characters, without a fragment"
-    elif scheme.lower() == "http" and not re.fullmatch(_LOOPBACK, host.lower()):
+    elif scheme == "http" and not re.fullmatch(_LOOPBACK, host):
         finding = "the key would go over a network unencrypted"
     if finding:
         # In front of an @ may be a password; what is not a URL may be a key.
@@ -1184,7 +1181,7 @@ def _work_out(task: demo.Task, message: Json) -> str:
         checkpoint = demo.parse_json(prompt.removeprefix(demo.render_instructions(task)))
         return demo.render_json(task.build_answer(checkpoint["completed"][0]["result"]))
     except (demo.InputError, KeyError, TypeError, IndexError):
-        return "There is no checkpoint to go on from."
+        return "I have no checkpoint to go on from."
 
 
 class RehearsalServer:
@@ -1266,7 +1263,8 @@ def find_plan_finding(facts: Json) -> str:
         if not re.fullmatch(pattern, str(facts[name])):
             return f"observed {demo.describe(facts[name])} as {name}, which no run has"
     try:
-        check_endpoint(facts["endpoint"])
+        if not rehearsal and facts["endpoint"] != ENDPOINT:
+            check_endpoint(facts["endpoint"])
     except demo.RefusedError as error:
         return error.what
     return ""
@@ -1287,13 +1285,13 @@ class Inspector:
     def __init__(self, folder: str, task: demo.Task, task_sha256: str) -> None:
         self._folder, self._task, self._task_sha256 = folder, task, task_sha256
         self.checks: list[str] = []
-        self.findings: list[demo.Finding] = []
+        self.findings: Findings = []
         self.notes: list[str] = []
         self.exit_code, self.end, self.verdict = _BROKEN
         self.closed = False
         self.plan: Plan | None = None
-        self.records: Records = []  # what the ledger must say, as far as the course has come
-        self._due = {LEDGER}  # the files that the course has come to
+        self.records: Records = []  # what the ledger must say, up to this point of the course
+        self._due = {LEDGER}  # the files that the course has reached
         self.files: dict[str, bytes | None] = dict.fromkeys((*FILES, SUMS))
         for name in self.files:
             try:
@@ -1377,7 +1375,7 @@ class Inspector:
         return plan
 
     def _parse_recorded_rows(self) -> Rows:
-        """Return the rows that the sender was given; none if the run did not come to that."""
+        """Return the rows that the sender was given; none if the run ended before."""
         try:
             request = demo.parse_json(self.files[TOOL_RESULT.request_file] or b"")
             content = request["messages"][-1]["content"][0]["content"]
@@ -1447,11 +1445,11 @@ class Inspector:
         return Outcome(body, **facts)
 
     def check_leftovers(self) -> None:
-        """Find the files and records that the course of the run does not come to."""
+        """Find the files and records that the course of the run does not reach."""
         if self.closed and len(self.records) < len(self._lines):
             self._add(self._line(), "it comes after the run's last record")
         if self.findings:
-            return  # which may be why the course did not come to the rest
+            return  # which may be why the course did not reach the rest
         requests = list_requests(self.records).values()
         states = {step.response_file: facts["state"] for step, facts in zip(STEPS, requests)}
         due = {*self._due, SUMS} if self.closed else self._due
@@ -1709,12 +1707,8 @@ def _render_section(heading: str, tag: str, items: str, attributes: str = "") ->
     return f"<h2>{heading}</h2>\n<{tag}{attributes}>\n{items}</{tag}>\n" if items else ""
 
 
-def _render_items(items: Iterable[str]) -> str:
-    return "".join(f"<li>{item}</li>\n" for item in items)
-
-
 def _render_list(heading: str, lines: Iterable[Any]) -> str:
-    return _render_section(heading, "ul", _render_items(map(_escape, lines)))
+    return _render_section(heading, "ul", "".join(f"<li>{_escape(line)}</li>\n" for line in lines))
 
 
 def _render_facts(facts: Json) -> str:
@@ -1742,7 +1736,8 @@ def _render_way(inspector: Inspector) -> str:
     }
     not_reached = "unknown" if inspector.findings else "not reached"
     boxes = (f"<span>{name}: {_mark(state or not_reached)}</span>" for name, state in stations.items())
-    return _render_section("The way of the task", "ol", _render_items(boxes), ' class="way"')
+    items = "".join(f"<li>{box}</li>\n" for box in boxes)
+    return _render_section("The way of the task", "ol", items, ' class="way"')
 
 
 def _render_requests(inspector: Inspector, base: str) -> str:
@@ -1800,12 +1795,15 @@ def _render_rows(label: str, row_key: str, rows: Sequence[demo.AnswerRow]) -> st
 
 
 def _render_fields(value: Any, row_key: str, name: str) -> str:
-    """Return a row's fields without the one that names it, other values as JSON, words as they are."""
+    """Return a row's fields without the one that names it; one field that is left is its bare value."""
     if value is demo.MISSING:
         return "-"
     if not isinstance(value, dict):
         return demo.shorten(str(value) if type(value) is demo.Words else demo.render_json(value))
     fields = {key: field for key, field in value.items() if (key, field) != (row_key, name)}
+    if row_key in value and len(value) == 2 and len(fields) == 1:
+        (value,) = fields.values()
+        return _render_fields(value, "", "")
     return demo.shorten(", ".join(f"{key} {_render_fields(field, '', '')}" for key, field in fields.items()))
 
 
@@ -1821,8 +1819,8 @@ def _render_files(inspector: Inspector, base: str) -> str:
     items = ""
     for name, data in inspector.files.items():
         if data is not None and name not in (REPORT, SUMS):
-            told = f"{len(data):,} bytes, SHA-256 {demo.digest_bytes(data)}"
-            items += f"<dt>{_render_link(base, name)}</dt><dd>{told}</dd>\n"
+            words = f"{len(data):,} bytes, SHA-256 {demo.digest_bytes(data)}"
+            items += f"<dt>{_render_link(base, name)}</dt><dd>{words}</dd>\n"
     return _render_section("Files", "dl", items)
 
 
@@ -1864,7 +1862,7 @@ def _run_and_report(
     if kept:
         report = os.path.join(folder, REPORT)
         terminal.write_err(f"evidence: {demo.show(folder)}, to be read: {demo.show(report)}")
-        terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.show(shlex.quote(folder))}")
+        terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.show(demo.quote(folder))}")
     if code != demo.EXIT_DONE:
         raise RunError(code, folder, end, recorder.records)
     return code
@@ -2011,6 +2009,8 @@ def _run_inspection(terminal: demo.Terminal, options: Namespace, work: Work) -> 
 
 def _lead_to(folder: str, page: str) -> str:
     """Return the relative URL of a folder from a page, with a slash at its end."""
+    import urllib.parse
+
     try:
         way = os.path.relpath(folder, os.path.dirname(page) or ".").replace(os.sep, "/")
     except ValueError:  # on another drive

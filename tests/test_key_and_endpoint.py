@@ -25,6 +25,9 @@ class EndpointTest(unittest.TestCase):
         "http to localhost": "http://localhost:11434/v1/messages",
         "http to LOCALHOST": "http://LOCALHOST/",
         "a scheme in capitals": "HTTPS://gateway.example/",
+        "https to an IPv6 address": "https://[2001:db8::1]:8443/v1/messages",
+        "https to a name without a dot": "https://gateway",
+        "https to a name with an underscore": "https://my_gateway.example/v1/messages?",
     }
     REFUSED = {
         "nothing": "",
@@ -64,6 +67,7 @@ class EndpointTest(unittest.TestCase):
         "a newline": "https://api.example/\nx-evil: 1",
         "a tab": "https://api.example/\t",
         "a letter beyond ASCII": "https://\u0430pi.example/",
+        "a letter that is ASCII in lower case": "https://\u212aey.example/",
         "a backslash": "https://api.example\\@evil.example/",
         "a NUL": "https://api.example/\x00",
     }

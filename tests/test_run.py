@@ -408,14 +408,19 @@ class RefusalTest(RunTestCase):
             "json without --inspect": (["--live", "--json"], {}, 2, "--json"),
             "limits when inspecting": (["--inspect", self.path("x"), "--timeout", "9"], {}, 2, "--timeout"),
             "too much time": (["--live", "--timeout", "100000"], {}, 2, "--timeout"),
-            "the key as an argument": (["--live", KEY], {}, 2, "there is no sk-invented-0123..."),
+            "the key as an argument": (
+                ["--live", KEY],
+                {},
+                2,
+                "sk-invented-0123... (28 characters) is one word",
+            ),
             "no time": (["--live", "--timeout", "0"], {}, 2, "--timeout"),
             "negative time": (["--live", "--timeout=-1"], {}, 2, "--timeout"),
             "no tokens": (["--live", "--max-tokens", "0"], {}, 2, "--max-tokens"),
             "tokens in words": (["--live", "--max-tokens", "many"], {}, 2, "--max-tokens"),
             "model with a space": (["--live", "--sender", "a b"], {}, 2, "--sender: expected a model id"),
             "empty model": (["--live", "--receiver", ""], {}, 2, "model id"),
-            "something else": (["--live", "more"], {}, 2, "there is no more"),
+            "something else": (["--live", "more"], {}, 2, "more is one word too many"),
         }
         server = self.serve(*GOOD_RUN)
         before = self.names()
@@ -450,6 +455,91 @@ class RefusalTest(RunTestCase):
         self.assertEqual(ended.code, 3, ended)
         self.assertIn("Permission denied", ended.err.splitlines()[-3])
         self.assertEqual(self.names(), [])
+
+
+class CommandLineTest(RunTestCase):
+    VALUES = {
+        "--task": "x.py",
+        "--source": "x.csv",
+        "--sender": "x",
+        "--receiver": "x",
+        "--max-tokens": "9",
+        "--timeout": "9",
+        "--out": "x",
+        "--endpoint": "https://x.example/",
+        "--key-env": "X_KEY",
+        "--html": "x.html",
+    }
+    REFUSED = {
+        (): ("--out", "--endpoint", "--key-env", "--html"),
+        ("--rehearse",): ("--endpoint", "--key-env", "--html"),
+        ("--live",): ("--html",),
+        ("--inspect", "x"): (
+            *("--sender", "--receiver", "--max-tokens", "--timeout", "--out", "--endpoint", "--key-env"),
+        ),
+    }
+
+    def test_help_is_whole_in_80_columns(self):
+        for arguments in (["-h"], ["--help"], ["--live", "--help"]):
+            with self.subTest(arguments):
+                ended = handoff(*arguments, key="")
+                self.assertEqual((ended.code, ended.err), (0, ""), ended)
+                lines = ended.out.splitlines()
+                self.assertGreater(len(lines), 30)
+                self.assertLessEqual(max(map(len, lines)), 80)
+                self.assertTrue(ended.out.isascii())
+                for option in (*self.VALUES, "--rehearse", "--live", "--inspect DIR", "--json", "--version"):
+                    self.assertRegex(ended.out, rf"(?m)^  (-h, )?{option}\b")
+                for example in ("", " --rehearse", " --live", " --inspect handoff-run"):
+                    self.assertRegex(ended.out, rf"(?m)^  python3 run_handoff\.py{example}( |$)")
+                for code in (0, 1, 2, 3, 4, 5, 70, 130):
+                    self.assertRegex(ended.out, rf"(?m)^(  |.{{36}}){code}  ?")
+
+    def test_version_is_said(self):
+        ended = handoff("--version")
+        self.assertEqual((ended.code, ended.out), (0, f"run_handoff.py {checkpoint_demo.VERSION}\n"))
+
+    def test_option_that_does_not_belong_to_the_mode_is_refused(self):
+        for mode, options in self.REFUSED.items():
+            for option in options:
+                for form in ([option, self.VALUES[option]], [f"{option}={self.VALUES[option]}"]):
+                    with self.subTest(mode=mode, form=form):
+                        ended = handoff(*mode, *form)
+                        self.assertEqual((ended.code, ended.out), (2, ""), ended)
+                        name = mode[0] if mode else "no mode"
+                        self.assertIn(f"usage: {option} does not go with {name}", ended.err)
+        self.assertEqual(self.names(), [])
+
+    def test_word_that_is_not_understood_is_named_with_the_nearest(self):
+        cases = {
+            "--rehears": "there is no --rehears; the nearest is --rehearse",
+            "--stock=x": "there is no --stock",
+            "--sorce=x": "there is no --sorce; the nearest is --source",
+            "-x": "there is no -x",
+            "a" * 40: f"{'a' * 16}... (40 characters) is one word too many",
+        }
+        for word, said in cases.items():
+            with self.subTest(word):
+                ended = handoff("--rehearse", word)
+                self.assertEqual((ended.code, ended.out), (2, ""), ended)
+                self.assertEqual(ended.err.splitlines()[0], f"run_handoff.py: usage: {said}")
+
+    def test_value_that_is_empty_is_refused(self):
+        for option in self.VALUES:
+            with self.subTest(option):
+                mode = ["--inspect", "x"] if option == "--html" else ["--live"]
+                ended = handoff(*mode, f"{option}=")
+                self.assertEqual((ended.code, ended.out), (2, ""), ended)
+                self.assertIn(option, ended.err.splitlines()[0])
+        self.assertEqual(handoff("--inspect", "").code, 2)
+
+    def test_value_that_looks_like_an_option_is_one(self):
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
+        self.assertEqual(handoff("--rehearse", "--out=--help").code, 0)
+        self.assertEqual(self.names(), ["--help"])
+        self.assertEqual(handoff("--inspect=--help").code, 0)
+        self.assertEqual(handoff("--inspect", "--", "--help").code, 2)
 
 
 class KeyTest(RunTestCase):
