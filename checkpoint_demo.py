@@ -304,7 +304,7 @@ def _scan(text: str, refuse: Callable[[str], Any]) -> Any:
     """Return the standard scanner's value of a text, with `refuse(reason)` for what is refused."""
 
     def build_object(pairs: list[tuple[str, Any]]) -> Any:
-        value = dict(pairs)
+        value = dict(pairs) if pairs else {}  # dict([]) takes thrice the memory on Python 3.9
         if len(value) == len(pairs):
             return value
         first: dict[str, int] = {}
@@ -480,6 +480,7 @@ MOST_ROWS = 100_000
 # The texts of a task, and what each must match.
 _TASK_TEXTS = {
     "name": "[a-z][a-z0-9-]{0,39}",
+    "task_id": "[a-z0-9-]{0,72}",
     "operation": "[a-zA-Z0-9_-]{1,64}",
     **dict.fromkeys(("tool_description", "sender_prompt", "objective", "instructions"), r"(?s).*\S.*"),
     **dict.fromkeys(("rows_field", "row_key"), "[^\x00-\x1f\x7f\ud800-\udfff]{1,72}"),
@@ -693,6 +694,13 @@ def check_task(task: Any, rows: Rows | None = None) -> Task:
         for member, pattern in _TASK_TEXTS.items():
             if not re.fullmatch(pattern, getattr(task, member)):
                 raise InputError(member, f"expected a text that matches {pattern}")
+        member = "changes"
+        for line in filter(str.strip, task.changes.split("\n")):
+            if (
+                line.partition(" |")[0].strip() not in ("checkpoint", "result", "reply")
+                or line.count(" |") != 4
+            ):
+                raise InputError(describe(line), "expected checkpoint, result or reply, and four more cells")
         # 2. Its source is a list of rows.
         member = "source"
         rows = check_rows(task.source if rows is None else rows, task.row_key)
@@ -1380,7 +1388,7 @@ def _try_changes(task: Task, rows: Rows, checkpoint: Json) -> Iterator[tuple[str
     for group, text in texts.items():
         yield group, "accepts the right one", _find_place_of_refusal(judges[group], text.encode()) == ""
         own = task.changes if rows == task.source else ""
-        for line in filter(None, f"{_CHANGES}{own}".split("\n")):
+        for line in filter(str.strip, f"{_CHANGES}{own}".split("\n")):
             named, check, old, new, place = (cell.strip() for cell in line.split(" |"))
             if named == group:
                 changed = text.replace(old, new, 1)

@@ -304,13 +304,21 @@ class CheckpointTest(unittest.TestCase):
 class CheckpointSweepTest(unittest.TestCase):
     """Whatever single thing is changed in a checkpoint, verify_checkpoint finds it, and where it is."""
 
+    def setUp(self):
+        self.checks = 0
+
+    def tearDown(self):
+        self.assertGreater(self.checks, 10, "a sweep over nothing")
+
     def check(self, phrase, path, change):
+        self.checks += 1
         document = change_copy(CHECKPOINT, change)
         with self.subTest(phrase, path=render_path(path)):
             paths = [finding.path for finding in verify_checkpoint(document, DEMO, STOCK)]
             self.assertEqual(paths, [render_path(path)])
 
     def check_array(self, phrase, path, change):
+        self.checks += 1
         document = change_copy(CHECKPOINT, lambda document: change(find(document, path)))
         with self.subTest(phrase, path=render_path(path)):
             found = [finding.path for finding in verify_checkpoint(document, DEMO, STOCK)]
@@ -346,6 +354,7 @@ class CheckpointSweepTest(unittest.TestCase):
     def test_verify_checkpoint_every_key_renamed_is_found(self):
         for path, value in walk(CHECKPOINT):
             if path and isinstance(path[-1], str):
+                self.checks += 1
                 document = copy.deepcopy(CHECKPOINT)
                 parent = find(document, path[:-1])
                 parent[path[-1].upper()] = parent.pop(path[-1])

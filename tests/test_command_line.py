@@ -23,7 +23,7 @@ HELP_NAMES = {
     "prepare": ("--out DIR", "--task FILE", "--source FILE"),
     "verify": ("CHECKPOINT", "default: checkpoint.json", "--task FILE", "--source FILE", "--json"),
     "request": (
-        *("HANDOFF", "default: handoff.txt", "--receiver MODEL", "--max-tokens N"),
+        *("HANDOFF", "default: handoff.txt", "--receiver MODEL", "--max-tokens N", "-o FILE"),
         *("default: 4096", "default: anthropic/claude-opus-5.5"),
     ),
     "extract": ("RESPONSE", "-o FILE"),
@@ -129,7 +129,7 @@ class UsageTest(support.CommandTestCase):
             "a dash in place of a command": (["-"], "COMMAND"),
             "an abbreviated --version": (["--vers"], "there is no --vers; the nearest is --version"),
             "the version of a command": (["prepare", "--version"], "--version has no place here"),
-            "an option in front of the command": (["--json", "validate", "result.json"], "--json"),
+            "an option in front of the command": (["--task", "x", "validate", "result.json"], "COMMAND"),
             "an unknown option": (["prepare", "--force"], "there is no --force"),
             "a misspelt option": (
                 ["prepare", "--sorce", "x"],
@@ -150,13 +150,9 @@ class UsageTest(support.CommandTestCase):
             "an abbreviated --max-tokens": (["request", "--max=5"], "--max"),
             "an abbreviated --receiver": (["request", "--rec", "x"], "--rec"),
             "an abbreviated --help": (["validate", "result.json", "--he"], "--he"),
-            "prepare with another's --json": (["prepare", "--json"], "--json"),
             "prepare with another's -o": (["prepare", "-o", "x"], "-o"),
             "prepare with a folder as an argument": (["prepare", "out"], "out is one word too many"),
             "verify with another's --out": (["verify", "--out", "x"], "--out has no place here"),
-            "request with another's --json": (["request", "--json"], "--json"),
-            "request with another's -o": (["request", "-o", "x"], "-o"),
-            "extract with another's --json": (["extract", "--json", "x"], "--json"),
             "extract with another's --out": (["extract", "x", "--out", "y"], "--out"),
             "validate with another's --receiver": (
                 ["validate", "x", "--receiver", "y"],
@@ -196,6 +192,33 @@ class UsageTest(support.CommandTestCase):
                 self.assert_usage(support.checkpoint(*arguments, stdin=support.ANSWER.encode()), named)
                 self.assertEqual(self.names(), before)
 
+    def test_a_line_that_does_not_fit_is_one_object_with_json(self):
+        lines = {
+            "an option in front of the command": (
+                ["--json", "validate", "x"],
+                "--json has no place here",
+                " validate",
+            ),
+            "prepare with another's --json": (["prepare", "--json"], "--json has no place here", " prepare"),
+            "request with another's --json": (["request", "--json"], "--json has no place here", " request"),
+            "extract with another's --json": (
+                ["extract", "x", "--json"],
+                "--json has no place here",
+                " extract",
+            ),
+            "no file": (["validate", "--json"], "RESULT", " validate"),
+            "a misspelt option": (["verify", "--json", "--sorce=x"], "the nearest is --source", " verify"),
+        }
+        for phrase, (arguments, words, command) in lines.items():
+            with self.subTest(phrase):
+                ended = support.checkpoint(*arguments)
+                self.assertEqual((ended.code, ended.err), (2, ""))
+                said = json.loads(ended.out)
+                self.assertEqual(sorted(said), ["exit_code", "next", "verdict", "what", "why"])
+                self.assertEqual((said["verdict"], said["exit_code"]), ("usage", 2))
+                self.assertIn(words, said["what"])
+                self.assertEqual(said["next"], f"see {SCRIPT}{command} --help")
+
     def test_a_refused_line_names_the_help_that_lists_what_fits(self):
         lines = {
             "no such command": (["judge"], ""),
@@ -217,7 +240,7 @@ class UsageTest(support.CommandTestCase):
         word = "sk-0123456789abcdefghijklmnop"
         lines = {
             "in place of a command": [word],
-            "in place of a command, behind an option": ["--json", word],
+            "in place of a command, behind an option": ["--task", word],
             "one too many": ["validate", "x", word],
             "one too many for a command that takes none": ["prepare", word],
             "as an option": ["prepare", f"--{word}"],

@@ -202,24 +202,24 @@ class PrepareTest(support.CommandTestCase):
     def fail_to_write(self, folder, act):
         """Let prepare run full at its first file, after something else has happened."""
 
-        def link(*_):
+        def write(*_):
             act()
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise support.make_error(errno.ENOSPC)
 
-        with mock.patch("os.link", link):
+        with mock.patch("os.write", write):
             ended = support.checkpoint("prepare", "--out", folder)
         first = os.path.join(folder, "checkpoint.json")
         self.assert_refused(ended, 2, f"cannot write: {first}: {os.strerror(errno.ENOSPC)}", UNWRITABLE)
 
     def test_prepare_that_fails_at_the_second_file_leaves_none(self):
-        real = os.link
+        real = os.write
 
-        def link(source, target):
-            if target.endswith("handoff.txt"):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-            real(source, target)
+        def write(descriptor, data):
+            if bytes(data) == HANDOFF.encode():
+                raise support.make_error(errno.ENOSPC)
+            return real(descriptor, data)
 
-        with mock.patch("os.link", link):
+        with mock.patch("os.write", write):
             ended = support.checkpoint("prepare", "--out", str(self.folder))
         what = f"cannot write: {self.path('handoff.txt')}: {os.strerror(errno.ENOSPC)}"
         self.assert_refused(ended, 2, what, UNWRITABLE)
@@ -243,12 +243,13 @@ class VerifyTest(support.CommandTestCase):
                 self.assert_ended(support.checkpoint("verify", *arguments, stdin=stdin), 0, self.VERIFIED)
 
     def test_verify_as_json_prints_one_object(self):
-        facts = {"rows": 3, "source_sha256": DIGEST}
-        why = {"verified": "3 rows, source b3d576f612f4", "rejected": "1 finding"}
+        what = {"verified": "verified: 3 rows, source b3d576f612f4", "rejected": "rejected: 1 finding"}
         finding = {
             "path": "completed[0].result[0].available",
             "message": "observed the integer 8, expected the integer 7"
             " (the result of the read is not what the trusted source holds)",
+            "observed": 8,
+            "expected": 7,
         }
         texts = {
             "verified": (CHECKPOINT, 0, []),
@@ -261,7 +262,13 @@ class VerifyTest(support.CommandTestCase):
                     self.assertEqual((ended.code, ended.err), (code, ""))
                     self.assertEqual(
                         json.loads(ended.out),
-                        {"verdict": verdict, "why": why[verdict], "expected": facts, "findings": findings},
+                        {
+                            "verdict": verdict,
+                            "exit_code": code,
+                            "what": what[verdict],
+                            "findings": findings,
+                            "notes": [],
+                        },
                     )
 
     def test_verify_of_a_changed_checkpoint_is_rejected_with_every_finding(self):
@@ -493,10 +500,11 @@ class ValidateTest(support.CommandTestCase):
 
     def test_validate_as_json_prints_one_object(self):
         path, _, message = WRONG_FINDING.partition(": ")
+        wrong = {"path": path, "message": message, "observed": "0", "expected": 0}
         no_json = {"path": "line 1 column 1", "message": 'not JSON: expecting value at "Done."'}
         texts = {
             "the right result": (support.ANSWER, 0, "accepted", []),
-            "a wrong result": (WRONG_ANSWER, 1, "rejected", [{"path": path, "message": message}]),
+            "a wrong result": (WRONG_ANSWER, 1, "rejected", [wrong]),
             "no JSON": ("Done.", 1, "rejected", [no_json]),
         }
         for phrase, (text, code, verdict, findings) in texts.items():
@@ -504,14 +512,16 @@ class ValidateTest(support.CommandTestCase):
                 with self.subTest(phrase):
                     ended = support.checkpoint("validate", *arguments, stdin=text.encode())
                     self.assertEqual((ended.code, ended.err), (code, ""))
-                    facts = {"rows": 3, "source_sha256": DIGEST}
-                    why = "1 finding" if findings else "3 rows, total shortage 7"
-                    expected = {"verdict": verdict, "why": why, "expected": facts, "findings": findings}
+                    what = "rejected: 1 finding" if findings else ACCEPTED.rstrip()
+                    expected = {"verdict": verdict, "exit_code": code, "what": what, "findings": findings}
+                    expected["notes"] = []
                     self.assertEqual(json.loads(ended.out), expected)
 
-    def test_validate_as_json_of_an_unreadable_file_prints_no_object(self):
-        what = f"unreadable: missing.json: {os.strerror(errno.ENOENT)}"
-        self.assert_refused(support.checkpoint("validate", "--json", "missing.json"), 2, what, UNREADABLE)
+    def test_validate_as_json_of_an_unreadable_file_prints_one_object_without_a_verdict_on_it(self):
+        ended = support.checkpoint("validate", "--json", "missing.json")
+        said = {"verdict": "unreadable", "exit_code": 2, "what": f"missing.json: {os.strerror(errno.ENOENT)}"}
+        said.update(zip(("why", "next"), UNREADABLE))
+        self.assertEqual((ended.code, json.loads(ended.out), ended.err), (2, said, ""))
 
 
 class BadInputTest(support.CommandTestCase):

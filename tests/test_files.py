@@ -422,11 +422,24 @@ class WriteNewFilesTest(support.FolderTestCase):
             write_new_files(self.files(self.last_folder))
 
     def test_write_new_files_with_a_fault_at_any_call_leaves_nothing(self):
+        points = [point for point in POINTS if point != "os.link"]
         for code in ERRORS:
-            self.sweep(support.make_error(code), UnwritableError)
+            self.sweep(support.make_error(code), UnwritableError, points=points)
+
+    def test_write_new_files_whose_hard_link_fails_creates_the_file_instead(self):
+        """Systems refuse a hard link in many ways; a real fault comes back when the file is created."""
+        for error in (*map(support.make_error, ERRORS), AttributeError("no link"), NotImplementedError()):
+            for first in (1, 2):
+                with self.subTest(error=repr(error), call=first):
+                    failing = FailingCall("os.link", error, first.__eq__)
+                    self.write_with(failing, ())
+                    self.assertEqual(failing.calls, 2)
+                    expected = {"one": self.ONE, "two": self.TWO, "stranger": b"not mine"}
+                    self.assertEqual(snapshot(self.last_folder), expected)
 
     def test_write_new_files_with_a_lasting_fault_leaves_nothing(self):
-        points = [point for point in POINTS if point != "os.unlink"]  # without that nothing can be taken back
+        # Without os.unlink nothing can be taken back, without os.link the files are created in their places.
+        points = [point for point in POINTS if point not in ("os.link", "os.unlink")]
         self.sweep(support.make_error(errno.EIO), UnwritableError, points=points, is_lasting=True)
 
     def test_write_new_files_without_hard_links_and_with_a_fault_leaves_nothing(self):
@@ -609,8 +622,18 @@ class FlushFolderTest(support.FolderTestCase):
         free = support.find_free_descriptor()
         with self.assertRaises(FileNotFoundError):
             flush_folder(self.path("missing"))
-        with mock.patch(FLUSH, side_effect=support.make_error(errno.EIO)), self.assertRaises(OSError):
-            flush_folder(str(self.folder))
+        for code in (errno.EIO, errno.ENOSPC):
+            failing = mock.patch("checkpoint_demo.flush", side_effect=support.make_error(code))
+            with self.subTest(code), failing, self.assertRaises(OSError):
+                flush_folder(str(self.folder))
+        self.assertEqual(support.find_free_descriptor(), free)
+
+    def test_flush_folder_where_folders_are_not_flushed_is_done(self):
+        free = support.find_free_descriptor()
+        for code in (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS):
+            failing = mock.patch("checkpoint_demo.flush", side_effect=support.make_error(code))
+            with self.subTest(code), failing:
+                flush_folder(str(self.folder))
         self.assertEqual(support.find_free_descriptor(), free)
 
 

@@ -412,9 +412,12 @@ class ReplayTest(unittest.TestCase):
         restored = changed(all_of(put(*THE_TURN, 2, "input", "limit", to="5"), drop("messages", 8)))
         changes, notes = compare_sessions(restored, RECORD)
         expected = {
-            TURN: ['messages[5].content[2].input.limit: observed the string "5", expected the integer 5'],
+            TURN: [
+                f'{TURN}, messages[5].content[2].input.limit: observed the string "5", expected the integer 5'
+            ],
             LATER: [
-                'messages[8]: observed nothing, expected the object {"role":"user","content":"Thank you."}'
+                f"{LATER}, messages[8]: observed nothing,"
+                ' expected the object {"role":"user","content":"Thank you."}'
             ],
         }
         self.assertEqual({label: [str(one) for one in found] for label, found in changes.items()}, expected)

@@ -11,6 +11,7 @@ from checkpoint_demo import shorten
 from tests.support import CASES, FolderTestCase, checkpoint
 
 FIXTURE = json.loads(checkpoint_demo.SESSION_TEXT)
+COMPARED = "compared with the built-in session record, because no --original is named"
 THREE_PARTS = r"^checkpoint_demo\.py: [a-z]+: .+\n  why: .+\n  next: .+\n$"
 
 
@@ -32,7 +33,8 @@ class BuiltInTest(FolderTestCase):
 
     def test_json_lists_the_cases(self):
         report = json.loads(checkpoint("replay", "--json").out)
-        self.assertEqual((report["verdict"], len(report["cases"])), ("6/6 expected outcomes", 6))
+        said = (report["verdict"], report["exit_code"], report["what"], len(report["cases"]))
+        self.assertEqual(said, ("done", 0, "6/6 expected outcomes", 6))
         first = {"change": "nothing (no visible text, all the same)", "labels": "intact", "expected": True}
         self.assertEqual(report["cases"][0], first)
 
@@ -45,6 +47,7 @@ class BuiltInTest(FolderTestCase):
         self.assertTrue(ended.out.endswith("\n1/6 expected outcomes\n"))
 
     def test_every_case_but_the_first_changes_the_session(self):
+        self.assertEqual(len(checkpoint_demo._SESSION_CHANGES), 6)
         for change, (old, new, label) in checkpoint_demo._SESSION_CHANGES.items():
             with self.subTest(change):
                 changed = json.loads(checkpoint_demo.SESSION_TEXT.replace(old, new, 1))
@@ -72,14 +75,17 @@ class CheckRestoredTest(FolderTestCase):
     def test_fixture_that_came_back_is_intact(self):
         ended = self.check(FIXTURE)
         self.assertEqual((ended.code, ended.out), (0, "intact\n"))
-        self.assertTrue(ended.err.startswith("the next request: it may be sent as it is"))
+        first, advice = ended.err.splitlines()
+        self.assertEqual(first, COMPARED)
+        self.assertTrue(advice.startswith("the next request: it may be sent as it is"))
 
     def test_every_label_is_a_line_and_every_difference_has_its_place_and_values(self):
         record = json.loads(checkpoint_demo.SESSION_TEXT.replace("nothing", "all").replace("47.50", "48.50"))
         ended = self.check({**record, "receipt": 1, "max_tokens": 9})
         self.assertEqual(ended.code, 1)
         self.assertEqual(ended.out, "changed prefix: system\nchanged tool result\nchanged field: receipt\n")
-        system, result, field, note, advice = ended.err.splitlines()
+        first, system, result, field, note, advice = ended.err.splitlines()
+        self.assertEqual(first, COMPARED)
         self.assertIn("changed prefix: system, system: observed the string", system)
         self.assertIn("changed tool result, messages[2].content[0].content: observed", result)
         self.assertEqual(field, "changed field: receipt, receipt: observed the integer 1, expected nothing")
@@ -112,9 +118,9 @@ class CheckRestoredTest(FolderTestCase):
         original = self.put("original.json", json.dumps({**FIXTURE, "model": "claude-fable-5-2"}))
         ended = self.check({**FIXTURE, "model": "claude-opus-5-5"}, "--original", original)
         self.assertEqual((ended.code, ended.out), (0, "intact\n"))
-        note, advice = ended.err.splitlines()
+        note, readers, advice = ended.err.splitlines()
         self.assertIn("model: observed the string", note)
-        self.assertIn("Opus 5.5 reads no Fable's", note)
+        self.assertIn("Opus 5.5 reads no Fable's", readers)
         self.assertIn("another model is asked", advice)
 
     def test_changed_model_beside_another_change_has_its_note_too(self):
@@ -122,9 +128,10 @@ class CheckRestoredTest(FolderTestCase):
         record = {**FIXTURE, "model": "claude-opus-5-5", "receipt": 2}
         ended = self.check(record, "--original", original)
         self.assertEqual((ended.code, ended.out), (1, "changed field: receipt\n"))
-        self.assertIn("Opus 5.5 reads no Fable's", ended.err.splitlines()[1])
+        self.assertIn("Opus 5.5 reads no Fable's", ended.err.splitlines()[2])
         report = json.loads(self.check(record, "--original", original, "--json").out)
-        self.assertIn("Opus 5.5 reads no Fable's", report["notes"][0]["message"])
+        self.assertIn("model: observed the string", report["notes"][0])
+        self.assertIn("Opus 5.5 reads no Fable's", report["notes"][1])
 
     def test_json_lists_every_finding(self):
         many = {**FIXTURE, "system": [{"type": "text", "text": str(number)} for number in range(50)]}
@@ -136,8 +143,13 @@ class CheckRestoredTest(FolderTestCase):
         report = json.loads(ended.out)
         self.assertEqual(report["labels"], ["changed prefix: system"])
         self.assertEqual(len(report["findings"]), 50)
-        self.assertEqual(set(report["findings"][0]), {"label", "path", "message"})
-        self.assertEqual([note["path"] for note in report["notes"]], ["effort"])
+        self.assertEqual((report["verdict"], report["exit_code"]), ("changed", 1))
+        first = report["findings"][0]
+        self.assertEqual(set(first), {"label", "path", "message", "observed"})  # nothing was expected
+        self.assertEqual((first["label"], first["observed"]), ("changed prefix: system", "0"))
+        note, advice = report["notes"]
+        self.assertTrue(note.startswith("note, not compared by the API: effort: observed nothing"), note)
+        self.assertEqual(advice, f"the next request: {report['next_request']}")
         told = self.check(many, "--original", original).err.splitlines()
         self.assertEqual(len([line for line in told if line.startswith("changed prefix: system, ")]), 50)
 
@@ -190,7 +202,7 @@ class CheckRestoredTest(FolderTestCase):
             with self.subTest(observed):
                 ended = self.check(record)
                 self.assertEqual((ended.code, ended.out.splitlines()[0]), (1, "changed prefix: messages"))
-                shown = shorten(ended.err.splitlines()[0].replace("\\", ""), 1_000)
+                shown = shorten(ended.err.splitlines()[1].replace("\\", ""), 1_000)
                 self.assertIn(f"messages: observed {observed}", shown)
                 self.assertIn("expected a list of messages", shown)
                 ended = checkpoint(
@@ -209,9 +221,13 @@ class CheckRestoredTest(FolderTestCase):
         ):
             with self.subTest(arguments):
                 ended = checkpoint("replay", *arguments)
+                if "--json" in arguments:
+                    self.assertEqual((ended.code, ended.err), (2, ""))
+                    self.assertEqual(json.loads(ended.out)["verdict"], "usage")
+                    continue
                 self.assertEqual((ended.code, ended.out), (2, ""))
                 self.assertRegex(ended.err, THREE_PARTS)
-                self.assertTrue(ended.err.endswith("next: see checkpoint_demo.py --help\n"), ended.err)
+                self.assertRegex(ended.err, r"next: see checkpoint_demo\.py( replay)? --help\n\Z")
 
     def test_hostile_record_is_shown_escaped(self):
         record = {**FIXTURE, "system": "\x1b[2J\u202e\ud83d", "\x1b]0;x\x07\n": "\x00"}

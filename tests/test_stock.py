@@ -14,6 +14,7 @@ from tests.support import (
     STOCK,
     FolderTestCase,
     RunTestCase,
+    build_plan,
     checkpoint,
     handoff,
     message,
@@ -32,6 +33,7 @@ READ = {
     "CRLF": CSV.replace("\n", "\r\n").encode(),
     "no newline at the end": CSV.encode().rstrip(),
     "quotes": b'"sku","available","target"\n"A-1","2","5"\nB,0,1000000000000\n',
+    "blank lines": b"\nsku,available,target\n\nA-1,2,5\n\r\n\nB,0,1000000000000\n\n",
     "other columns first": b"target,sku,available\n5,A-1,2\n1000000000000,B,0\n",
     "leading zeros": b"sku,available,target\nA-1,02,005\nB,0,1000000000000\n",
     "a JSON array": json.dumps(ROWS).encode(),
@@ -58,7 +60,12 @@ CSV_REFUSED = {
     "semicolons": (b"sku;available;target\nA;1;2\n", "line 1: observed the array"),
     "a missing field": (b"sku,available,target\nA,1\n", "line 2: observed 2 fields, expected 3"),
     "an extra field": (b"sku,available,target\nA,1,2\nB,1,2,3\n", "line 3: observed 4 fields, expected 3"),
-    "an empty line": (b"sku,available,target\n\nA,1,2\n", "line 2: observed a blank line, expected 3 fields"),
+    "a line of commas": (b"sku,available,target\n,,\nA,1,2\n", "line 2, column sku: observed the string"),
+    "a line of spaces": (b"sku,available,target\n  \nA,1,2\n", "line 2: observed 1 field, expected 3 fields"),
+    "a fault behind a blank line": (
+        b"sku,available,target\n\nA,1\n",
+        "line 3: observed 2 fields, expected 3",
+    ),
     "an open quote": (b'sku,available,target\n"A,1,2\n', "line 2: not CSV"),
     "text behind a quote": (b'sku,available,target\n"A"x,1,2\n', "line 2: not CSV"),
     "an empty SKU": (b"sku,available,target\nA,1,2\n,1,2\n", 'line 3, column sku: observed the string ""'),
@@ -307,7 +314,7 @@ class StockRunTest(RunTestCase):
         self.assertEqual(ended.code, 0, ended)
         told = json.loads(server.requests[1].body)["messages"][-1]["content"][0]["content"]
         self.assertEqual(json.loads(told), ROWS)
-        note = "it is judged on the stock recorded in it; name the trusted one with --stock FILE"
+        note = "it is judged on the source recorded in it; name the trusted one with --source FILE"
         bare = self.inspect()
         self.assertEqual((bare.code, f"note: {note}\n" in bare.err), (0, True), bare)
         trusted = self.inspect("run", "--source", self.stock)
@@ -342,7 +349,7 @@ class StockRunTest(RunTestCase):
         path.write_bytes(path.read_bytes().replace(b'\\"target\\":5', b'\\"target\\":6'))
         inspected = self.inspect()
         self.assertEqual(inspected.code, 1, inspected)
-        self.assertIn("2-request.json: its stock is not the one that the ledger begins with", inspected.err)
+        self.assertIn("2-request.json: its source is not the one that the ledger begins with", inspected.err)
 
     def test_run_that_fails_early_is_inspected_without_its_stock(self):
         refused = respond({"type": "error", "error": {"type": "x", "message": "y"}}, status=401)
@@ -360,7 +367,7 @@ class StockRunTest(RunTestCase):
     def test_answer_that_cannot_fit_is_refused_with_the_numbers_before_anything_is_sent(self):
         rows = [{"sku": f"SKU-{number:05}", "available": 0, "target": number} for number in range(300)]
         path = self.put("many.json", json.dumps(rows))
-        tokens = run_handoff.estimate_answer_tokens(rows)
+        tokens = run_handoff.estimate_answer_tokens(build_plan(rows=rows))
         server = self.serve()
         ended = self.live(server, "--source", path)
         self.assertEqual((ended.code, ended.out, server.connections), (3, "", 0), ended)
@@ -375,7 +382,7 @@ class StockRunTest(RunTestCase):
 
     def test_estimate_holds_for_the_recorded_answer_with_room(self):
         recorded = 67  # output tokens of the recorded receiver's reply, of which the answer is a part
-        self.assertGreater(run_handoff.estimate_answer_tokens(STOCK), recorded)
+        self.assertGreater(run_handoff.estimate_answer_tokens(build_plan()), recorded)
 
     def test_rehearsal_of_10_000_rows_is_accepted_and_holds(self):
         rows = [{"sku": f"S{number}", "available": number, "target": 9_000} for number in range(10_000)]
@@ -401,5 +408,5 @@ class StockRunTest(RunTestCase):
         self.assertEqual(self.live(server, "--source", path, out="forged").code, 0)
         shutil.rmtree(self.folder / "run")
         os.rename(self.folder / "forged", self.folder / "run")
-        self.assertIn("judged on the stock recorded in it", self.inspect().err)
+        self.assertIn("judged on the source recorded in it", self.inspect().err)
         self.assertEqual(self.inspect("run", "--source", self.stock).code, 1)

@@ -24,7 +24,9 @@ SCRIPT = "checkpoint_demo.py"
 START = (sys.executable, str(support.ROOT / SCRIPT))
 ENVIRONMENT = {"PATH": os.environ.get("PATH", ""), "PYTHONDONTWRITEBYTECODE": "1"}
 WRONG_ANSWER = support.ANSWER.replace(":0", ':"0"')
-INTERRUPTED = "tool: interrupted\n  why: Ctrl-C was pressed\n  next: start it again when you like\n"
+INTERRUPTED = (
+    "tool: interrupted: by Ctrl-C\n  why: nothing was in flight\n  next: start it again when you like\n"
+)
 STREAMS = {"write_out": "stdout", "write_err": "stderr"}  # a Terminal's method -> where it writes
 
 
@@ -330,7 +332,7 @@ class LostStreamProcessTest(support.FolderTestCase):
     def ways(self):
         return ["closed", "a broken pipe", *["full"] * os.path.exists("/dev/full")]
 
-    def test_commands_without_standard_output_exit_2_and_are_quiet(self):
+    def test_commands_without_standard_output_exit_2_and_say_so(self):
         finding = 'rows[1].shortage: observed the string "0", expected the integer 0\n'
         commands = {
             ("self-test",): "",
@@ -344,7 +346,8 @@ class LostStreamProcessTest(support.FolderTestCase):
             for arguments, said in commands.items():
                 with self.subTest(f"{arguments}, standard output {how}"):
                     ended = self.run_without({1: how}, *arguments)
-                    self.assertEqual((ended.code, ended.out, ended.err), (2, "", said))
+                    lost = f"{SCRIPT}: standard output or standard error did not take all that was said\n"
+                    self.assertEqual((ended.code, ended.out, ended.err), (2, "", said + lost))
 
     def test_commands_without_standard_error_exit_2_where_they_had_to_talk(self):
         commands = {
@@ -490,8 +493,9 @@ class RunCommandTest(unittest.TestCase):
                 ended = self.run_it(self.end_with(bug))
                 self.assertEqual((ended.code, ended.out), (70, "begun\n"))
                 lines = ended.err.splitlines()
-                self.assertEqual(lines[0], "tool: a bug in this program, please report it")
-                self.assertEqual(lines[1], "Traceback (most recent call last):")
+                self.assertEqual(lines[0], "tool: a bug in this program: it met what it does not expect")
+                self.assertEqual(lines[1:3], ["  why: see the traceback", "  next: please report it"])
+                self.assertEqual(lines[3], "Traceback (most recent call last):")
                 self.assertIn("odd", lines[-1])
                 self.assertNotRegex(ended.err, "[\x1b\u202e]")
 
