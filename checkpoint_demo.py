@@ -2151,11 +2151,9 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` is what follows the program's name."""
     arguments = sys.argv[1:] if argv is None else argv
-    return run_command(
-        "checkpoint_demo.py",
-        lambda terminal: _run(terminal, arguments),
-        "--json" in takewhile("--".__ne__, arguments),
-    )
+    name = quote(sys.argv[0]) if argv is None else "checkpoint_demo.py"
+    as_json = "--json" in takewhile("--".__ne__, arguments)
+    return run_command(name, lambda terminal: _run(terminal, arguments), as_json)
 
 
 if __name__ == "__main__":
