@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     Findings = list["Finding"]
     Changes = dict[str, Findings]  # by the label of what was changed
 
-VERSION = "0.9"
+VERSION = "1.0"
 
 EXIT_DONE = 0
 EXIT_REJECTED = 1
@@ -1591,15 +1591,15 @@ class Terminal:
     """Where a command's results and its talk go, and what Ctrl-C does to it.
 
     Results go to standard output, talk to standard error, both through `redact` and without a
-    control character. A stream that is closed, full or a broken pipe is survived; it makes `lost`
-    true, and a command fails by that if it `must_be_heard`. Ctrl-C raises KeyboardInterrupt, as in
-    any program, but from `hold` on to `release` it only makes `interrupted` true.
+    control character. A stream that is closed, full or a broken pipe is survived; `lost` says which and
+    why, and a command fails by that if it `must_be_heard`. Ctrl-C raises KeyboardInterrupt, as in any
+    program, but from `hold` on to `release` it only makes `interrupted` true.
     """
 
     def __init__(self, name: str, as_json: bool = False) -> None:
         self.name, self.as_json = name, as_json  # the name is the script's, as it is typed
         self.redact: Callable[[str], str] = str
-        self.lost = False
+        self.lost = ""
         self.must_be_heard = True
         self.interrupted = False
 
@@ -1630,7 +1630,7 @@ class Terminal:
             told = {"what": error.what, "why": error.why, "next": error.next_step}
             self.write_json(verdict=error.verdict, exit_code=error.exit_code, **told)
         else:
-            self.write_err(f"{os.path.basename(self.name)}: {error}")
+            self.write_err(f"{name_script(self.name)}: {error}")
         return error.exit_code
 
     def write_json(self, **members: Any) -> None:
@@ -1646,8 +1646,9 @@ class Terminal:
         self._write(sys.stderr, text, colour)
 
     def _write(self, stream: Any, text: str, colour: str = "", end: str = "\n") -> None:
+        name = "standard error" if stream is sys.stderr else "standard output"
         if stream is None:
-            self.lost = True
+            self.lost = self.lost or f"{name} is closed"
             return
         text = "\n".join(show(line) for line in self.redact(text).split("\n"))
         encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -1661,8 +1662,8 @@ class Terminal:
             else:
                 stream.write(data.decode(encoding))
                 stream.flush()
-        except (OSError, ValueError):  # full or broken; closed by somebody
-            self.lost = True
+        except (OSError, ValueError) as error:  # full or broken; closed by somebody
+            self.lost = self.lost or f"{name} is lost: {explain(error)}"
             _drop(stream)
 
     def progress(self, text: str) -> None:
@@ -1722,6 +1723,11 @@ def quote(word: str) -> str:
     return subprocess.list2cmdline([word])
 
 
+def name_script(typed: str) -> str:
+    """Return a script's own name, without its folder, from how it is typed."""
+    return os.path.basename(typed).strip("'\"")
+
+
 def open_missing_descriptors() -> None:
     """Give closed standard streams a place, or the next file that is opened takes their number."""
     for descriptor in range(3):
@@ -1751,10 +1757,11 @@ def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = F
             bug.verdict, bug.exit_code = "a bug in this program", EXIT_BUG
             code = terminal.say_error(bug)
             terminal.write_err(traceback.format_exc().rstrip())
-        if not terminal.lost or not terminal.must_be_heard or code not in (EXIT_DONE, EXIT_REJECTED):
-            return code
-        terminal.write_err(f"{os.path.basename(name)}: a standard stream did not take all that was said")
-        return EXIT_UNUSABLE
+        if terminal.lost:
+            terminal.write_err(f"{name_script(name)}: {terminal.lost}")
+            if terminal.must_be_heard and code in (EXIT_DONE, EXIT_REJECTED):
+                return EXIT_UNUSABLE
+        return code
     except KeyboardInterrupt:
         while True:
             try:
@@ -1802,7 +1809,7 @@ class Parser(argparse.ArgumentParser):
         """Return what a command line says. Raises HelpAsked, or UsageError with the nearest known name."""
         options, strays = self.parse_known_args(arguments)
         if options.version:
-            raise HelpAsked(f"{os.path.basename(self.prog)} {VERSION}")
+            raise HelpAsked(f"{name_script(self.prog)} {VERSION}")
         if [] in vars(options).values():  # what Python 3.9 makes of --out=--
             raise UsageError("-- is not a value", self.prog)
         for word in strays:
