@@ -173,6 +173,12 @@ PRICES_MICRO_USD = {
 }
 _TOKEN_FIELDS = ("input_tokens", "output_tokens")
 _CACHE_FIELDS = ("cache_creation_input_tokens", "cache_read_input_tokens")
+# The other fields of usage that cost nothing: where nothing in them is above 0, or with these values.
+_FREE_AT_ZERO = (*_CACHE_FIELDS, "cache_creation", "server_tool_use", "fallback_credit")
+_FREE_VALUES = {
+    **dict.fromkeys(("service_tier", "speed"), (None, "standard")),
+    "inference_geo": (None, "global", "not_available"),
+}
 _MOST_COUNT = 10**9
 
 
@@ -189,20 +195,53 @@ def list_prices(*models: str) -> dict[str, list[int]]:
 
 
 def compute_cost(price: Sequence[int] | None, message: Json) -> int | None:
-    """Return what a reply costs in micro-dollars at a list price, or None where that is unknown.
+    """Return what a reply costs in micro-dollars at list price, or None where that is unknown.
 
-    Unknown: a model without a price, missing or odd token counts, and any cache tokens, which have
-    prices of their own. It is computed from usage, and is not an invoice.
+    The price is (input, output), None for a model without one. It is computed from usage, and is not
+    an invoice.
+    """
+    if price is None or find_cost_gap(message):
+        return None
+    counts = parse_usage(message)
+    return counts["input_tokens"] * price[0] + counts["output_tokens"] * price[1]
+
+
+def find_cost_gap(message: Json) -> str:
+    """Return the first field by which the price list does not cover a reply, "" if it covers all of it.
+
+    Covered is: tokens in and out (0 out only where there is no content), and beside them nothing but
+    fields that are known to cost nothing as they are.
     """
     usage, counts = message.get("usage"), parse_usage(message)
-    if price is None or usage is None or not counts.keys() >= set(_TOKEN_FIELDS):
-        return None
-    written = usage.get("cache_creation")  # the same once more, by how long it is kept
-    cached = list(written.values()) if type(written) is dict else [written]
-    cached += [usage.get(field) for field in _CACHE_FIELDS]
-    if any(tokens is not None and (type(tokens) is not int or tokens) for tokens in cached):
-        return None
-    return counts["input_tokens"] * price[0] + counts["output_tokens"] * price[1]
+    if type(usage) is not dict:
+        return "usage"
+    is_empty = message.get("content") == [] and "output_tokens" in counts
+    odd = [] if counts.get("input_tokens") else ["input_tokens"]
+    odd += [] if counts.get("output_tokens") or is_empty else ["output_tokens"]
+    odd += [name for name in usage if name not in _TOKEN_FIELDS and not _is_neutral(name, usage[name])]
+    return f"usage.{demo.shorten(demo.show(odd[0]))}" if odd else ""
+
+
+def _is_neutral(name: str, value: Any) -> bool:
+    """Return whether a field of usage, or of an iteration in it, costs nothing beside the tokens."""
+    if name == "iterations":  # a compaction is one of another type, and is billed apart
+        parts = value if type(value) is list else [value]
+        return value is None or all(
+            type(part) is dict
+            and part.get("type") == "message"
+            and all(_is_neutral(*field) for field in part.items() if field[0] not in ("type", *_TOKEN_FIELDS))
+            for part in parts
+        )
+    if name == "output_tokens_details":  # the output tokens include them
+        return value is None or (type(value) is dict and value.keys() <= {"thinking_tokens"})
+    return _is_nothing(value) if name in _FREE_AT_ZERO else value in _FREE_VALUES.get(name, ())
+
+
+def _is_nothing(value: Any) -> bool:
+    """Return whether a value is null, the integer 0, or an object of such."""
+    if type(value) is dict:
+        return all(map(_is_nothing, value.values()))
+    return value is None or (type(value) is int and value == 0)
 
 
 def list_price_changes(prices: Mapping[str, Sequence[int]], *models: str) -> list[str]:
@@ -638,13 +677,22 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
         code = demo.EXIT_INTERRUPTED if cause == INTERRUPTED else EXIT_FAILED
         raise RunEnded(code, f"{operation_id}: {why}", cause)
     reply: Json = message
-    named = [field for field in ("model", "stop_reason") if isinstance(reply.get(field), str)]
-    facts = {field: demo.shorten(reply[field], 200) for field in named}
-    cost = render_usd(0 if plan.facts["rehearsal"] else compute_cost(plan.find_price(step), reply))
-    evidence.record(operation_id, state, **outcome.facts, **facts, usage=parse_usage(reply), cost_usd=cost)
+    evidence.record(operation_id, state, **outcome.facts, **list_message_facts(plan, step, reply))
     findings = find_step_findings(plan.task, step, reply, outcome.key_removed)
     _end_if(findings, operation_id, cause="tokens" if reply.get("stop_reason") == "max_tokens" else OTHER)
     return reply
+
+
+def list_message_facts(plan: Plan, step: Step, message: Json) -> Json:
+    """Return what the ledger says of a confirmed message: its model, stop reason, usage and cost."""
+    named = [field for field in ("model", "stop_reason") if isinstance(message.get(field), str)]
+    facts: Json = {field: demo.shorten(message[field], 200) for field in named}
+    price = plan.find_price(step)
+    cost = 0 if plan.facts["rehearsal"] else compute_cost(price, message)
+    facts.update(usage=parse_usage(message), cost_usd=render_usd(cost))
+    if cost is None:
+        facts["cost_unknown"] = find_cost_gap(message) if price else "no list price"
+    return facts
 
 
 def _end_if(findings: Findings, about: str, code: int = EXIT_FAILED, cause: str = OTHER) -> None:
@@ -1682,13 +1730,18 @@ def list_requests(records: Records, default: str = "not planned") -> dict[str, J
             "model answered": record.get("model"),
             "HTTP status": record.get("http_status"),
             "stop reason": record.get("stop_reason"),
-            "tokens in/out": "/".join(str(usage.get(name, "?")) for name in _TOKEN_FIELDS) if usage else None,
+            "tokens in/out": None if usage is None else _render_tokens(usage),
             "seconds": None if elapsed is None else f"{elapsed / 1_000:.1f}",
             "dollars": record.get("cost_usd"),
+            "cost unknown": record.get("cost_unknown"),
             "request id": record.get("request_id"),
             "why": record.get("why"),
         }
     return requests
+
+
+def _render_tokens(usage: Json) -> str:
+    return "/".join(str(usage.get(name, "?")) for name in _TOKEN_FIELDS) if usage else "unknown"
 
 
 def render_table(records: Records, default: str = "not planned") -> str:
@@ -1725,9 +1778,10 @@ def list_run(folder: str, verdict: str, records: Records, default: str = "not pl
 
 
 def list_warnings(records: Records) -> list[str]:
-    """Return a line for each request that is unclear or in flight, and for each that another model answered.
+    """Return the lines about requests that a person should read.
 
-    It says by what the request is looked up with the provider, or which model was asked.
+    They say by what an unclear request is looked up with the provider, which model was asked where another
+    answered, and by what a cost is unknown.
     """
     lines = []
     for operation_id, facts in list_requests(records).items():
@@ -1737,6 +1791,8 @@ def list_warnings(records: Records) -> list[str]:
             lines.append(f"look up: {operation_id}, sent {facts['sent']}, request id {known}")
         elif facts["state"] == CONFIRMED and asked != answered:
             lines.append(f"warning: {operation_id}: asked for {asked}, answered by {answered}")
+        if facts["cost unknown"]:
+            lines.append(f"cost unknown: {operation_id}: {facts['cost unknown']}")
     return [demo.shorten(demo.show(line), 200) for line in lines]
 
 

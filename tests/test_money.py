@@ -5,7 +5,7 @@ from __future__ import annotations
 import unittest
 
 import run_handoff
-from tests.support import build_plan, message
+from tests.support import build_plan, message, text
 
 SENDER, RECEIVER = "anthropic/claude-fable-5.2", "anthropic/claude-opus-5.5"
 
@@ -23,12 +23,14 @@ class CostTest(unittest.TestCase):
             "Fable 5.1 on a long task": ("anthropic/claude-fable-5.1", (25_000, 2_000), "0.350000"),
             "Fable 5.2 on a long task": (SENDER, (25_000, 2_000), "0.280000"),
             "the vendor's own id": ("claude-opus-5-5", (457, 67), "0.003168"),
-            "no tokens at all": (SENDER, (0, 0), "0.000000"),
+            "no tokens at all": (SENDER, (0, 0), "unknown"),
+            "no tokens out": (SENDER, (467, 0), "unknown"),
             "a number that no double holds": (SENDER, (10**9, 10**9 - 1), "47999.999960"),
         }
         for name, (model, usage, expected) in cases.items():
             with self.subTest(name):
-                cost = run_handoff.compute_cost(model, message([], usage=usage))
+                price = run_handoff.PRICES_MICRO_USD[model]
+                cost = run_handoff.compute_cost(price, message([text("7")], usage=usage))
                 self.assertEqual(run_handoff.render_usd(cost), expected)
 
     def test_cost_of_odd_usage_is_unknown(self):
@@ -58,18 +60,34 @@ class CostTest(unittest.TestCase):
         }
         for name, (model, reply) in cases.items():
             with self.subTest(name):
-                self.assertIsNone(run_handoff.compute_cost(model, reply))
+                price = run_handoff.PRICES_MICRO_USD.get(model)
+                self.assertIsNone(run_handoff.compute_cost(price, reply))
 
     def test_cost_with_empty_cache_fields_is_known(self):
         good = {"input_tokens": 467, "output_tokens": 27}
         for nothing in (0, None):
             with self.subTest(nothing):
                 reply = used(**good, cache_creation_input_tokens=nothing, cache_read_input_tokens=nothing)
-                self.assertEqual(run_handoff.compute_cost(SENDER, reply), 4_816)
+                self.assertEqual(run_handoff.compute_cost((8, 40), reply), 4_816)
                 by_life = {"ephemeral_5m_input_tokens": nothing, "ephemeral_1h_input_tokens": 0}
                 for written in (nothing, {}, by_life):
                     reply["usage"]["cache_creation"] = written
-                    self.assertEqual(run_handoff.compute_cost(SENDER, reply), 4_816)
+                    self.assertEqual(run_handoff.compute_cost((8, 40), reply), 4_816)
+
+    def test_gap_of_the_price_list_is_named_by_its_first_field(self):
+        good = {"input_tokens": 467, "output_tokens": 27}
+        part = {"type": "message", **good, "cache_read_input_tokens": 0}
+        cases = {
+            "nothing": ({}, ""),
+            "a part of the message": ({"iterations": [part]}, ""),
+            "a fast part": ({"iterations": [{**part, "speed": "fast"}]}, "usage.iterations"),
+            "a part of another kind": ({"iterations": [part, {"type": "compaction"}]}, "usage.iterations"),
+            "the input before the others": ({"speed": "fast", "input_tokens": 0}, "usage.input_tokens"),
+            "the first of two": ({"tier": 1, "speed": "fast"}, "usage.tier"),
+        }
+        for name, (changes, gap) in cases.items():
+            with self.subTest(name):
+                self.assertEqual(run_handoff.find_cost_gap({"usage": {**good, **changes}}), gap)
 
     def test_usage_keeps_plain_counts_only(self):
         reply = used(input_tokens=467, output_tokens="27", cache_read_input_tokens=3, surprise=9)
