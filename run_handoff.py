@@ -2173,17 +2173,19 @@ def _run_inspection(terminal: demo.Terminal, options: Namespace, work: Work) -> 
     limits = [limit for limit in inspector.limits if limit != _OWN_ROWS or own_rows]
     code, verdict, records = inspector.exit_code, inspector.verdict, inspector.records
     end = render_end(inspector.end, records)
-    notes = [*list_warnings(records), *(f"note: {note}" for note in inspector.notes)]
+    warnings = list_warnings(records)
     if terminal.as_json:
         facts = list_run(folder, verdict, records, inspector.default_state)
         facts.update(source="recorded" if own_rows else "trusted", limits=limits)
         facts.update(checks=inspector.checks, records=records)
-        return terminal.say(demo.Report(code, verdict, end, inspector.findings, notes, facts))
+        return terminal.say(
+            demo.Report(code, verdict, end, inspector.findings, [*warnings, *inspector.notes], facts)
+        )
     terminal.write_out(render_table(records, inspector.default_state))
     for check in inspector.checks:
         terminal.write_out(f"ok: {check}")
-    for note in notes:
-        terminal.write_err(note, "yellow")
+    for line in (*warnings, *(f"note: {note}" for note in inspector.notes)):
+        terminal.write_err(line, "yellow")
     for finding in inspector.findings:
         terminal.write_err(str(finding), "red")
     for limit in limits:

@@ -173,6 +173,7 @@ class RunJsonTest(JsonTestCase):
             "a folder that is not there": (["--inspect", self.path("no")], 2),
             "no folder named": (["--inspect"], 2),
             "two modes": (["--live", "--rehearse"], 2),
+            "no mode, which shows no object": ([], 2),
             "a limit that is none": (["--live", "--max-tokens", "many", *out], 2),
             "an option of another mode": (["--rehearse", "--endpoint", url, *out], 2),
             "a stray word": (["frob", "--rehearse", *out], 2),
