@@ -2,7 +2,7 @@
 
     peers.py aimock CLI.js     whole live runs against the npm package @copilotkit/aimock, and a body for each API
     peers.py sdk FOLDER        a run's stored requests against the types of the anthropic package
-    peers.py bodies            the bodies of every case's session against the types of three vendors' packages
+    peers.py bodies            the bodies of the session cases against the types of three vendors
 
 Prints a line for each check, `passed: NAME` or `FAILED: NAME`, and exits 1 if one failed.
 """
