@@ -1653,7 +1653,7 @@ class Terminal:
             told = {"what": error.what, "why": error.why, "next": error.next_step}
             self.write_json(verdict=error.verdict, exit_code=error.exit_code, **told)
         else:
-            self.write_err(f"{os.path.basename(self.name)}: {error}")
+            self.write_err(f"{name_script(self.name)}: {error}")
         return error.exit_code
 
     def write_json(self, **members: Any) -> None:
@@ -1745,6 +1745,11 @@ def quote(word: str) -> str:
     return subprocess.list2cmdline([word])
 
 
+def name_script(typed: str) -> str:
+    """Return a script's mere name, whatever folder and quotes it is typed with."""
+    return os.path.basename(typed).rstrip("'\"")
+
+
 def open_missing_descriptors() -> None:
     """Give closed standard streams a place, or the next file that is opened takes their number."""
     for descriptor in range(3):
@@ -1776,7 +1781,7 @@ def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = F
             terminal.write_err(traceback.format_exc().rstrip())
         if not terminal.lost or not terminal.must_be_heard or code not in (EXIT_DONE, EXIT_REJECTED):
             return code
-        terminal.write_err(f"{os.path.basename(name)}: a standard stream did not take all that was said")
+        terminal.write_err(f"{name_script(name)}: a standard stream did not take all that was said")
         return EXIT_UNUSABLE
     except KeyboardInterrupt:
         while True:
@@ -1825,7 +1830,7 @@ class Parser(argparse.ArgumentParser):
         """Return what a command line says. Raises HelpAsked, or UsageError with the nearest known name."""
         options, strays = self.parse_known_args(arguments)
         if options.version:
-            raise HelpAsked(f"{os.path.basename(self.prog)} {VERSION}")
+            raise HelpAsked(f"{name_script(self.prog)} {VERSION}")
         if [] in vars(options).values():  # what Python 3.9 makes of --out=--
             raise UsageError("-- is not a value", self.prog)
         for word in strays:
@@ -2181,7 +2186,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` is what follows the program's name."""
     arguments = sys.argv[1:] if argv is None else argv
     return run_command(
-        "checkpoint_demo.py",
+        quote(sys.argv[0]) if argv is None else "checkpoint_demo.py",
         lambda terminal: _run(terminal, arguments),
         "--json" in takewhile("--".__ne__, arguments),
     )
