@@ -346,7 +346,7 @@ class LostStreamProcessTest(support.FolderTestCase):
             for arguments, said in commands.items():
                 with self.subTest(f"{arguments}, standard output {how}"):
                     ended = self.run_without({1: how}, *arguments)
-                    lost = f"{SCRIPT}: standard output or standard error did not take all that was said\n"
+                    lost = f"{SCRIPT}: a standard stream did not take all that was said\n"
                     self.assertEqual((ended.code, ended.out, ended.err), (2, "", said + lost))
 
     def test_commands_without_standard_error_exit_2_where_they_had_to_talk(self):
@@ -494,7 +494,8 @@ class RunCommandTest(unittest.TestCase):
                 self.assertEqual((ended.code, ended.out), (70, "begun\n"))
                 lines = ended.err.splitlines()
                 self.assertEqual(lines[0], "tool: a bug in this program: it met what it does not expect")
-                self.assertEqual(lines[1:3], ["  why: see the traceback", "  next: please report it"])
+                advice = "  next: report it, as the README's last lines say"
+                self.assertEqual(lines[1:3], ["  why: see the traceback", advice])
                 self.assertEqual(lines[3], "Traceback (most recent call last):")
                 self.assertIn("odd", lines[-1])
                 self.assertNotRegex(ended.err, "[\x1b\u202e]")
