@@ -2031,17 +2031,27 @@ def _cmd_request(terminal: Terminal, options: argparse.Namespace) -> int:
     """Print the request that hands a prompt over."""
     try:
         handoff = decode_text(read_input(options.handoff))
-        fault = "" if handoff.strip() else "it holds no text, which the API would refuse"
-        if isinstance(parse_json(handoff), (dict, list)):
-            fault = "it is a JSON value, such as a session record, and not a handoff prompt"
-    except NotJsonError:
-        pass
+        fault = _find_prompt_fault(handoff)
     except InputError as error:
         fault = str(error)
     if fault:
         raise UnreadableError(options.handoff, fault, "write it with prepare")
     request = build_receiver_request(handoff, options.receiver, int(options.max_tokens))
     return _write_output(terminal, options.o, render_json(request))
+
+
+def _find_prompt_fault(text: str) -> str:
+    """Return why a text is not a handoff prompt; empty if it can be one."""
+    if not text.strip():
+        return "it holds no text, which the API would refuse"
+    try:
+        if not isinstance(parse_json(text), (dict, list)):
+            return ""
+    except NotJsonError:
+        return ""
+    except InputError:  # JSON, though not strict
+        pass
+    return "it is a JSON value, such as a session record, and not a handoff prompt"
 
 
 def _cmd_extract(terminal: Terminal, options: argparse.Namespace) -> int:
