@@ -537,11 +537,9 @@ class Task:
         nothing more. Free text is checked in form only.
         """
         right = self.build_answer(rows)
-        # 1. One object with the right keys.
         if not isinstance(answer, dict):
-            yield from explain_differences(
-                answer, Words(f"an object with the key{'s' * (len(right) > 1)} {' and '.join(right)}")
-            )
+            expected = f"an object with the key{'s' * (len(right) > 1)} {' and '.join(right)}"
+            yield from explain_differences(answer, Words(expected))
             return
         for key in {**answer, **right}:
             value, expected = answer.get(key, MISSING), right.get(key, MISSING)
@@ -550,57 +548,43 @@ class Task:
             elif not isinstance(value, list):
                 yield from explain_differences(value, Words("an array of rows"), key)
             elif not _are_equal(value, expected):
-                # 2. Each row is right, or differs from the right row that is nearest.
-                nearest, missing = match_rows(value, expected, self.row_key)
-                for index, (row, right_row) in enumerate(zip(value, nearest)):
-                    yield from explain_differences(row, right_row, key, index)
-                # 3. Every row of the source was there.
-                for row in missing:
-                    name = describe(row[self.row_key])
-                    yield Finding(key, f"observed no row for {name}, expected {describe(row)}")
+                for index, (row, right_row) in enumerate(match_rows(value, expected, self.row_key)):
+                    if row is MISSING:
+                        name = describe(right_row[self.row_key])
+                        yield Finding(key, f"observed no row for {name}, expected {describe(right_row)}")
+                    else:
+                        yield from explain_differences(row, right_row, key, index)
 
 
 def _are_equal(observed: Rows, right: Rows) -> bool:
     """Return whether rows are plainly right and in order: one quick look is enough for most answers."""
     return len(observed) == len(right) and all(
-        row == expected
-        and all(
-            type(row[key]) is type(value) and type(value) in (str, int) for key, value in expected.items()
-        )
+        row == expected and all(type(row[key]) is type(expected[key]) in (str, int) for key in expected)
         for row, expected in zip(observed, right)
     )
 
 
-def match_rows(observed: list[Any], right: Rows, row_key: str) -> tuple[Iterator[Any], Rows]:
-    """Return (for each observed row the nearest right row, the right rows that are missing).
+def match_rows(observed: list[Any], right: Rows, row_key: str) -> Iterator[tuple[Any, Any]]:
+    """Yield (row, the nearest right row) for each observed row, then (MISSING, row) for each that is missing.
 
-    The nearest row holds Words where no single value is right: for a row that is not an object, that
-    comes again, or that the source does not have. It is built when it is asked for: an answer may have
-    millions of rows.
+    The nearest holds Words where no single value is right: for a row that is not an object, that comes
+    again, or that the source does not have. It is built when it is asked for: an answer may have millions
+    of rows.
     """
-    expected = {row[row_key]: row for row in right}
+    expected, seen = {row[row_key]: row for row in right}, set()
     sample = right[0] if right else {row_key: FREE_TEXT}
-
-    def find_key(row: Any) -> str | None:
+    for row in observed:
         key = row.get(row_key) if isinstance(row, dict) else None
-        return key if isinstance(key, str) and key in expected else None
-
-    def build_nearest() -> Iterator[Any]:
-        seen: set[str] = set()
-        for row in observed:
-            key = find_key(row)
-            if key is not None:
-                nearest = _fill_free_text(expected[key], row)
-                yield {**nearest, row_key: REPEATED} if key in seen else nearest
-                seen.add(key)
-            elif isinstance(row, dict):
-                kinds = {name: _keep_kind(row.get(name, MISSING), sample[name]) for name in sample}
-                yield {**kinds, row_key: Words(f"the {row_key} of a row of the source")}
-            else:
-                yield Words(f"an object with {' and '.join(sample)}")
-
-    delivered = set(map(find_key, observed))
-    return build_nearest(), [row for key, row in expected.items() if key not in delivered]
+        nearest: Any = Words(f"an object with {' and '.join(sample)}")
+        if isinstance(key, str) and key in expected:
+            nearest = _fill_free_text(expected[key], row)
+            nearest = {**nearest, row_key: REPEATED} if key in seen else nearest
+            seen.add(key)
+        elif isinstance(row, dict):
+            nearest = {name: _keep_kind(row.get(name, MISSING), sample[name]) for name in sample}
+            nearest[row_key] = Words(f"the {row_key} of a row of the source")
+        yield row, nearest
+    yield from ((MISSING, row) for key, row in expected.items() if key not in seen)
 
 
 def _keep_kind(value: Any, sample: Any) -> Any:
@@ -641,26 +625,22 @@ def list_answer_rows(task: Task, rows: Rows, answer: Any) -> list[AnswerRow]:
     right, fields = task.build_answer(rows), answer if isinstance(answer, dict) else {}
     observed = fields.get(task.rows_field)
     observed = observed if isinstance(observed, list) else []
-    nearest, missing = match_rows(observed, right[task.rows_field], task.row_key)
     sources = {row[task.row_key]: row for row in rows}
-    pairs: list[tuple[Any, Any, Any]] = []
-    for row, expected in [*zip(observed, nearest), *((MISSING, row) for row in missing)]:
-        known = row if isinstance(row, dict) else expected if row is MISSING else {}
-        pairs.append((known.get(task.row_key), row, expected))
-    others = [name for name in {**right, **fields} if name != task.rows_field]
-    for name in others:
-        value = fields.get(name, MISSING)
-        pairs.append((name, value, _fill_free_text(right.get(name, MISSING), value)))
-    listed = []
-    for at, (name, value, expected) in enumerate(pairs):
+
+    def compare(name: Any, value: Any, expected: Any, known: Json) -> AnswerRow:
+        shown, source = (name, known.get(name, {})) if isinstance(name, str) else (f"no {task.row_key}", {})
         state = "differs" if any(find_differences(value, expected)) else "agrees"
-        if value is MISSING:
-            state = "not delivered"
-        elif type(expected) is dict and expected.get(task.row_key) is REPEATED:
+        if type(expected) is dict and expected.get(task.row_key) is REPEATED:
             state = "repeated"
-        is_row = isinstance(name, str) and at < len(pairs) - len(others)
-        shown = name if isinstance(name, str) else f"no {task.row_key}"
-        listed.append(AnswerRow(state, shown, value, expected, sources.get(name, {}) if is_row else {}))
+        return AnswerRow("not delivered" if value is MISSING else state, shown, value, expected, source)
+
+    listed = []
+    for row, expected in match_rows(observed, right[task.rows_field], task.row_key):
+        named = expected if row is MISSING else row if isinstance(row, dict) else {}
+        listed.append(compare(named.get(task.row_key), row, expected, sources))
+    for name in [name for name in {**right, **fields} if name != task.rows_field]:
+        value = fields.get(name, MISSING)
+        listed.append(compare(name, value, _fill_free_text(right.get(name, MISSING), value), {}))
     return listed
 
 
@@ -696,10 +676,7 @@ def check_task(task: Any, rows: Rows | None = None) -> Task:
                 raise InputError(member, f"expected a text that matches {pattern}")
         member = "changes"
         for line in filter(str.strip, task.changes.split("\n")):
-            if (
-                line.partition(" |")[0].strip() not in ("checkpoint", "result", "reply")
-                or line.count(" |") != 4
-            ):
+            if not re.match(r" *(checkpoint|result|reply)( \|[^|]*){4}$", line):
                 raise InputError(describe(line), "expected checkpoint, result or reply, and four more cells")
         # 2. Its source is a list of rows.
         member = "source"
@@ -1867,37 +1844,33 @@ _ANY = expect("(?s).+", "a value")
 MODEL = expect("[!-~]{1,200}", "a model id, up to 200 characters of printable ASCII")
 COUNT = expect("[1-9][0-9]{0,8}", "a whole number from 1 to 999999999")
 
+
+def _option(metavar: str, words: str, **settings: Any) -> Json:
+    """Return what argparse makes of an argument; a default is said in its help."""
+    default = f"default: {settings['default']}" if "default" in settings else ""
+    return {"metavar": metavar, "type": _ANY, "help": words or default, **settings}
+
+
+def _switch(words: str) -> Json:
+    return {"action": "store_true", "help": words}
+
+
 # Every argument of every command: what argparse makes of it.
-_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "CHECKPOINT": {
-        "metavar": "CHECKPOINT",
-        "nargs": "?",
-        "default": "checkpoint.json",
-        "help": "default: checkpoint.json",
-    },
-    "HANDOFF": {"metavar": "HANDOFF", "nargs": "?", "default": "handoff.txt", "help": "default: handoff.txt"},
-    "RESPONSE": {"metavar": "RESPONSE", "help": "a saved reply"},
-    "RESULT": {"metavar": "RESULT", "help": "a result, as extract writes it"},
-    "--check-restored": {"metavar": "FILE", "help": "compare a session record that came out of storage"},
-    "--emit-fixture": {"action": "store_true", "help": "print the built-in session record"},
-    "--json": {"action": "store_true", "help": "print one machine-readable object instead"},
-    "--max-tokens": {
-        "metavar": "N",
-        "type": COUNT,
-        "default": str(MAX_TOKENS),
-        "help": f"default: {MAX_TOKENS}",
-    },
-    "--original": {"metavar": "FILE", "help": "compare it with this one (default: the built-in one)"},
-    "--out": {"metavar": "DIR", "help": "write into this folder, made if it is missing (default: here)"},
-    "--receiver": {
-        "metavar": "MODEL",
-        "type": MODEL,
-        "default": RECEIVER_MODEL,
-        "help": f"default: {RECEIVER_MODEL}",
-    },
-    "--source": {"metavar": "FILE", "help": "the trusted source (default: the task's own)"},
-    "--task": {"metavar": "FILE", "help": "a Python file that defines TASK (default: the demo's task)"},
-    "-o": {"metavar": "FILE", "default": "-", "help": "write a new file (default: to standard output)"},
+_ARGUMENTS: dict[str, Json] = {
+    "CHECKPOINT": _option("CHECKPOINT", "", nargs="?", default="checkpoint.json"),
+    "HANDOFF": _option("HANDOFF", "", nargs="?", default="handoff.txt"),
+    "RESPONSE": _option("RESPONSE", "a saved reply"),
+    "RESULT": _option("RESULT", "a result, as extract writes it"),
+    "--check-restored": _option("FILE", "compare a session record that came out of storage"),
+    "--emit-fixture": _switch("print the built-in session record"),
+    "--json": _switch("print one machine-readable object instead"),
+    "--max-tokens": _option("N", "", type=COUNT, default=str(MAX_TOKENS)),
+    "--original": _option("FILE", "compare it with this one (default: the built-in one)"),
+    "--out": _option("DIR", "write into this folder, made if it is missing (default: here)"),
+    "--receiver": _option("MODEL", "", type=MODEL, default=RECEIVER_MODEL),
+    "--source": _option("FILE", "the trusted source (default: the task's own)"),
+    "--task": _option("FILE", "a Python file that defines TASK (default: the demo's task)"),
+    "-o": _option("FILE", "write a new file (default: to standard output)", default="-"),
 }
 
 _EXIT_CODES = """\
@@ -1924,9 +1897,7 @@ def build_parser(script: str) -> Parser:
         epilog = f"example:\n  python3 {script} {name} {example}\n\n{_EXIT_CODES}"
         command = commands.add_parser(name, help=summary, description=summary, epilog=epilog)
         for argument in arguments.split():
-            settings = _ARGUMENTS[argument]
-            settings = settings if "action" in settings else {"type": _ANY, **settings}
-            command.add_argument(argument.lower(), **settings)
+            command.add_argument(argument.lower(), **_ARGUMENTS[argument])
     return parser
 
 
@@ -2195,11 +2166,9 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` is what follows the program's name."""
     arguments = sys.argv[1:] if argv is None else argv
-    return run_command(
-        quote(sys.argv[0]) if argv is None else "checkpoint_demo.py",
-        lambda terminal: _run(terminal, arguments),
-        "--json" in takewhile("--".__ne__, arguments),
-    )
+    name = quote(sys.argv[0]) if argv is None else "checkpoint_demo.py"
+    as_json = "--json" in takewhile("--".__ne__, arguments)
+    return run_command(name, lambda terminal: _run(terminal, arguments), as_json)
 
 
 if __name__ == "__main__":

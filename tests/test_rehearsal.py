@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -70,6 +71,16 @@ class RehearseTest(FolderTestCase):
         handoff("--rehearse", "--out", self.path("run"))
         with mock.patch.object(socket, "socket", side_effect=AssertionError("a socket was opened")):
             self.assertEqual(handoff("--inspect", self.path("run")).code, 0)
+
+    def test_rehearsal_looks_up_no_name(self):
+        """The server of http.server looks its own name up, which may ask a server elsewhere."""
+        found = AssertionError("a name was looked up")
+        names = ("getfqdn", "gethostbyaddr", "gethostbyname", "gethostname")
+        with contextlib.ExitStack() as stack:
+            for name in names:
+                stack.enter_context(mock.patch.object(socket, name, side_effect=found))
+            ended = handoff("--rehearse", "--out", self.path("run"))
+        self.assertEqual(ended.code, 0, ended)
 
     def test_strangers_connection_does_not_hold_the_rehearsal(self):
         strangers = []

@@ -494,8 +494,10 @@ class RunCommandTest(unittest.TestCase):
                 self.assertEqual((ended.code, ended.out), (70, "begun\n"))
                 lines = ended.err.splitlines()
                 self.assertEqual(lines[0], "tool: a bug in this program: it met what it does not expect")
-                advice = "  next: report it, as the README's last lines say"
-                self.assertEqual(lines[1:3], ["  why: see the traceback", advice])
+                self.assertEqual(
+                    lines[1:3],
+                    ["  why: see the traceback", "  next: report it, as the README's last lines say"],
+                )
                 self.assertEqual(lines[3], "Traceback (most recent call last):")
                 self.assertIn("odd", lines[-1])
                 self.assertNotRegex(ended.err, "[\x1b\u202e]")
