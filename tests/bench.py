@@ -180,13 +180,13 @@ def render_compact(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def build_rows(count: int) -> list[dict[str, Any]]:
     """Return a source of so many rows."""
     return [{"sku": f"SKU-{i:06}", "available": i % 50, "target": i % 70} for i in range(count)]
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def build_result_text(count: int) -> bytes:
     """Return the right answer for a source of so many rows."""
     return render_compact(TASK.build_answer(build_rows(count)))
