@@ -31,7 +31,7 @@ import signal
 import sys
 import traceback
 import types
-from itertools import islice, takewhile, zip_longest
+from itertools import chain, islice, takewhile, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -556,12 +556,10 @@ class Task:
                         yield from explain_differences(row, right_row, key, index)
 
 
-def _are_equal(observed: Rows, right: Rows) -> bool:
+def _are_equal(observed: list[Any], right: Rows) -> bool:
     """Return whether rows are plainly right and in order: one quick look is enough for most answers."""
-    return len(observed) == len(right) and all(
-        row == expected and all(type(row[key]) is type(expected[key]) in (str, int) for key in expected)
-        for row, expected in zip(observed, right)
-    )
+    values = chain.from_iterable(map(dict.values, chain(observed, right)))
+    return observed == right and {*map(type, values)} <= {str, int}  # True == 1, but is not the same
 
 
 def match_rows(observed: list[Any], right: Rows, row_key: str) -> Iterator[tuple[Any, Any]]:
@@ -1630,7 +1628,7 @@ class Terminal:
             told = {"what": error.what, "why": error.why, "next": error.next_step}
             self.write_json(verdict=error.verdict, exit_code=error.exit_code, **told)
         else:
-            self.write_err(f"{os.path.basename(self.name)}: {error}")
+            self.write_err(f"{name_script(self.name)}: {error}")
         return error.exit_code
 
     def write_json(self, **members: Any) -> None:
@@ -1722,6 +1720,11 @@ def quote(word: str) -> str:
     return subprocess.list2cmdline([word])
 
 
+def name_script(typed: str) -> str:
+    """Return a script's mere name, whatever folder and quotes it is typed with."""
+    return os.path.basename(typed).rstrip("'\"")
+
+
 def open_missing_descriptors() -> None:
     """Give closed standard streams a place, or the next file that is opened takes their number."""
     for descriptor in range(3):
@@ -1753,7 +1756,7 @@ def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = F
             terminal.write_err(traceback.format_exc().rstrip())
         if not terminal.lost or not terminal.must_be_heard or code not in (EXIT_DONE, EXIT_REJECTED):
             return code
-        terminal.write_err(f"{os.path.basename(name)}: a standard stream did not take all that was said")
+        terminal.write_err(f"{name_script(name)}: a standard stream did not take all that was said")
         return EXIT_UNUSABLE
     except KeyboardInterrupt:
         while True:
@@ -1802,7 +1805,7 @@ class Parser(argparse.ArgumentParser):
         """Return what a command line says. Raises HelpAsked, or UsageError with the nearest known name."""
         options, strays = self.parse_known_args(arguments)
         if options.version:
-            raise HelpAsked(f"{os.path.basename(self.prog)} {VERSION}")
+            raise HelpAsked(f"{name_script(self.prog)} {VERSION}")
         if [] in vars(options).values():  # what Python 3.9 makes of --out=--
             raise UsageError("-- is not a value", self.prog)
         for word in strays:
@@ -1997,17 +2000,27 @@ def _cmd_request(terminal: Terminal, options: argparse.Namespace) -> int:
     """Print the request that hands a prompt over."""
     try:
         handoff = decode_text(read_input(options.handoff))
-        fault = "" if handoff.strip() else "it holds no text, which the API would refuse"
-        if isinstance(parse_json(handoff), (dict, list)):
-            fault = "it is a JSON value, such as a session record, and not a handoff prompt"
-    except NotJsonError:
-        pass
+        fault = _find_prompt_fault(handoff)
     except InputError as error:
         fault = str(error)
     if fault:
         raise UnreadableError(options.handoff, fault, "write it with prepare")
     request = build_receiver_request(handoff, options.receiver, int(options.max_tokens))
     return _write_output(terminal, options.o, render_json(request))
+
+
+def _find_prompt_fault(text: str) -> str:
+    """Return why a text is not a handoff prompt; empty if it can be one."""
+    if not text.strip():
+        return "it holds no text, which the API would refuse"
+    try:
+        if not isinstance(parse_json(text), (dict, list)):
+            return ""
+    except NotJsonError:
+        return ""
+    except InputError:  # JSON, though not strict
+        pass
+    return "it is a JSON value, such as a session record, and not a handoff prompt"
 
 
 def _cmd_extract(terminal: Terminal, options: argparse.Namespace) -> int:
