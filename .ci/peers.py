@@ -1,6 +1,6 @@
 """Try the runner against counterparts that nobody here wrote; run by .ci/run, in a throw-away folder.
 
-    peers.py aimock CLI.js     whole live runs against the npm package @copilotkit/aimock, and a body for each API
+    peers.py aimock CLI.js     live runs and session bodies against the npm package @copilotkit/aimock
     peers.py sdk FOLDER        a run's stored requests against the types of the anthropic package
     peers.py bodies            the bodies of the session cases against the types of three vendors
 
