@@ -29,7 +29,6 @@ import re
 import shlex
 import signal
 import sys
-import traceback
 import types
 from itertools import chain, islice, takewhile, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
@@ -699,6 +698,8 @@ def check_task(task: Any, rows: Rows | None = None) -> Task:
 
 def describe_exception(error: BaseException) -> str:
     """Return an exception's type and words, and the last line of the task's file that it came through."""
+    import traceback
+
     own = getattr(sys.modules.get(TASK_MODULE), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
     line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
@@ -1749,6 +1750,8 @@ def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = F
             why = "what was read is too large for this machine"
             code = terminal.say_error(HandoffError("out of memory", why, "give it less"))
         except Exception:
+            import traceback
+
             what, next_step = "it met what it does not expect", "report it, as the README's last lines say"
             bug = HandoffError(what, "see the traceback", next_step)
             bug.verdict, bug.exit_code = "a bug in this program", EXIT_BUG
@@ -1889,7 +1892,7 @@ def build_parser(script: str) -> Parser:
         epilog=f"COMMAND --help shows a command's arguments.\n\n{_EXIT_CODES}",
     )
     parser.add_argument("--version", action="store_true", help="show the version and end")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", prog=script, parser_class=Parser)
     for name, (run, arguments, example) in _COMMANDS.items():
         summary = str(run.__doc__)
         epilog = f"example:\n  python3 {script} {name} {example}\n\n{_EXIT_CODES}"
