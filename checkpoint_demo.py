@@ -29,9 +29,8 @@ import re
 import shlex
 import signal
 import sys
-import traceback
 import types
-from itertools import islice, takewhile, zip_longest
+from itertools import chain, islice, takewhile, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -556,12 +555,10 @@ class Task:
                         yield from explain_differences(row, right_row, key, index)
 
 
-def _are_equal(observed: Rows, right: Rows) -> bool:
+def _are_equal(observed: list[Any], right: Rows) -> bool:
     """Return whether rows are plainly right and in order: one quick look is enough for most answers."""
-    return len(observed) == len(right) and all(
-        row == expected and all(type(row[key]) is type(expected[key]) in (str, int) for key in expected)
-        for row, expected in zip(observed, right)
-    )
+    values = chain.from_iterable(map(dict.values, chain(observed, right)))
+    return observed == right and {*map(type, values)} <= {str, int}  # True == 1, but is not the same
 
 
 def match_rows(observed: list[Any], right: Rows, row_key: str) -> Iterator[tuple[Any, Any]]:
@@ -701,6 +698,8 @@ def check_task(task: Any, rows: Rows | None = None) -> Task:
 
 def describe_exception(error: BaseException) -> str:
     """Return an exception's type and words, and the last line of the task's file that it came through."""
+    import traceback
+
     own = getattr(sys.modules.get(TASK_MODULE), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
     line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
@@ -1724,8 +1723,8 @@ def quote(word: str) -> str:
 
 
 def name_script(typed: str) -> str:
-    """Return a script's own name, without its folder, from how it is typed."""
-    return os.path.basename(typed).strip("'\"")
+    """Return a script's mere name, whatever folder and quotes it is typed with."""
+    return os.path.basename(typed).rstrip("'\"")
 
 
 def open_missing_descriptors() -> None:
@@ -1752,6 +1751,8 @@ def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = F
             why = "what was read is too large for this machine"
             code = terminal.say_error(HandoffError("out of memory", why, "give it less"))
         except Exception:
+            import traceback
+
             what, next_step = "it met what it does not expect", "report it, as the README's last lines say"
             bug = HandoffError(what, "see the traceback", next_step)
             bug.verdict, bug.exit_code = "a bug in this program", EXIT_BUG
@@ -1893,7 +1894,7 @@ def build_parser(script: str) -> Parser:
         epilog=f"COMMAND --help shows a command's arguments.\n\n{_EXIT_CODES}",
     )
     parser.add_argument("--version", action="store_true", help="show the version and end")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", prog=script, parser_class=Parser)
     for name, (run, arguments, example) in _COMMANDS.items():
         summary = str(run.__doc__)
         epilog = f"example:\n  python3 {script} {name} {example}\n\n{_EXIT_CODES}"
@@ -2004,17 +2005,27 @@ def _cmd_request(terminal: Terminal, options: argparse.Namespace) -> int:
     """Print the request that hands a prompt over."""
     try:
         handoff = decode_text(read_input(options.handoff))
-        fault = "" if handoff.strip() else "it holds no text, which the API would refuse"
-        if isinstance(parse_json(handoff), (dict, list)):
-            fault = "it is a JSON value, such as a session record, and not a handoff prompt"
-    except NotJsonError:
-        pass
+        fault = _find_prompt_fault(handoff)
     except InputError as error:
         fault = str(error)
     if fault:
         raise UnreadableError(options.handoff, fault, "write it with prepare")
     request = build_receiver_request(handoff, options.receiver, int(options.max_tokens))
     return _write_output(terminal, options.o, render_json(request))
+
+
+def _find_prompt_fault(text: str) -> str:
+    """Return why a text is not a handoff prompt; empty if it can be one."""
+    if not text.strip():
+        return "it holds no text, which the API would refuse"
+    try:
+        if not isinstance(parse_json(text), (dict, list)):
+            return ""
+    except NotJsonError:
+        return ""
+    except InputError:  # JSON, though not strict
+        pass
+    return "it is a JSON value, such as a session record, and not a handoff prompt"
 
 
 def _cmd_extract(terminal: Terminal, options: argparse.Namespace) -> int:

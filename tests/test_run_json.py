@@ -14,10 +14,8 @@ import sys
 import unittest
 from unittest import mock
 
-import checkpoint_demo
 import run_handoff
 from tests.conditions import (
-    RECEIVER,
     SENDER_REPLIES,
     HoldsTestCase,
     copy_scripts,
@@ -27,7 +25,7 @@ from tests.conditions import (
     names_file,
     start_with,
 )
-from tests.support import ANSWER, ANSWERED, GOOD_RUN, KEY, ROOT, checkpoint, handoff, message, respond, text
+from tests.support import GOOD_RUN, KEY, handoff, message, respond, text
 
 WORDS = ("verdict", "exit_code", "what", "why", "next")
 IS_WINDOWS = os.name == "nt"
@@ -49,78 +47,6 @@ class JsonTestCase(HoldsTestCase):
         for word in WORDS[2:]:
             self.assertTrue(shown[word] and isinstance(shown[word], str), word)
         return shown
-
-
-class CheckpointJsonTest(JsonTestCase):
-    def test_judged_ends_are_one_object(self):
-        checkpoint("prepare", "--out", self.path("work"))
-        kept = self.path("work/checkpoint.json")
-        with open(kept, encoding="utf-8") as file:
-            changed = self.put("changed.json", file.read().replace("verified", "verifed"))
-        fixture = self.put("fixture.json", checkpoint("replay", "--emit-fixture").out)
-        damaged = self.put("damaged.json", checkpoint("replay", "--emit-fixture").out.replace("DEMO-17", "X"))
-        lines = {
-            "verify, good": (["verify", kept], 0),
-            "verify, changed": (["verify", changed], 1),
-            "verify, no JSON": (["verify", self.put("a.txt", "no")], 1),
-            "validate, good": (["validate", self.put("good.json", ANSWER)], 0),
-            "validate, wrong": (["validate", self.put("wrong.json", ANSWER.replace("4", '"4"'))], 1),
-            "validate, empty": (["validate", self.put("empty.json", "")], 1),
-            "replay": (["replay"], 0),
-            "replay, intact": (["replay", "--check-restored", fixture], 0),
-            "replay, damaged": (["replay", "--check-restored", damaged], 1),
-        }
-        for name, (arguments, code) in lines.items():
-            for place in (1, len(arguments)):
-                with self.subTest(name, place=place):
-                    given = [*arguments[:place], "--json", *arguments[place:]]
-                    self.read_object(checkpoint(*given), code)
-
-    def test_refusals_and_usage_errors_are_one_object(self):
-        lines = {
-            "a file that is not there": (["validate", self.path("no.json")], 2),
-            "a folder": (["verify", str(self.folder)], 2),
-            "no file named": (["validate"], 2),
-            "one file too many": (["verify", "a", "b"], 2),
-            "an option that is not there": (["validate", "a", "--frob"], 2),
-            "an option without its value": (["validate", "a", "--source"], 2),
-            "a source that is not there": (["validate", "a", "--source", self.path("no.csv")], 2),
-            "a source that is not one": (["verify", "--source", self.put("s.csv", "a,b\n1,2\n")], 2),
-            "standard input twice": (["validate", "-", "--source", "-"], 2),
-            "options that exclude each other": (["replay", "--emit-fixture", "--check-restored", "a"], 2),
-            "an original alone": (["replay", "--original", "a"], 2),
-            "a restored record that is none": (["replay", "--check-restored", self.put("r.json", "{}")], 2),
-            "a command that is not there": (["frobnicate"], 2),
-            "no command": ([], 2),
-            "a command that prints no object": (["prepare", "--out", self.path("work")], 2),
-        }
-        for name, (arguments, code) in lines.items():
-            with self.subTest(name):
-                self.check_refusal(checkpoint(*arguments, "--json"), code)
-        self.assertNotIn("work", self.names())
-
-    def test_values_of_a_finding_are_told_apart(self):
-        wrong = '{"rows":[{"sku":"DEMO-001","shortage":"3"},{"sku":"DEMO-002","shortage":0}],"note":null}'
-        shown = self.read_object(checkpoint("validate", self.put("wrong.json", wrong), "--json"), 1)
-        findings = {finding["path"]: finding for finding in shown["findings"]}
-        self.assertTrue(all(finding["message"] for finding in shown["findings"]))
-        shortage = findings["rows[0].shortage"]
-        self.assertEqual((shortage["observed"], shortage["expected"]), ("3", 3))
-        self.assertIs(type(shortage["expected"]), int)
-        self.assertIsNone(findings["note"]["observed"])
-        self.assertNotIn("expected", findings["note"])  # nothing is expected there, which is no value
-        shown = self.read_object(checkpoint("validate", self.put("text.json", "no"), "--json"), 1)
-        self.assertNotIn("expected", shown["findings"][0])
-
-    def test_bug_is_one_object_beside_its_traceback(self):
-        with mock.patch("builtins.open", side_effect=ZeroDivisionError):
-            ended = checkpoint("validate", self.path("a.json"), "--json")
-        self.check_refusal(ended, 70)
-        self.assertIn("ZeroDivisionError", ended.err)
-
-    def test_interrupt_is_one_object(self):
-        with mock.patch("builtins.open", side_effect=KeyboardInterrupt):
-            self.check_refusal(checkpoint("validate", self.path("a.json"), "--json"), 130)
 
 
 class RunJsonTest(JsonTestCase):
@@ -206,79 +132,27 @@ class FullStream(io.StringIO):
 
 
 class LostOutputTest(HoldsTestCase):
-    def run_full(self, main, *arguments):
-        """Run a script's main with a full standard output; return (exit code, standard error)."""
+    def run_full(self, *arguments):
+        """Run the runner with a full standard output; return (exit code, standard error)."""
         err = io.StringIO()
         with contextlib.ExitStack() as stack:
             stack.enter_context(contextlib.redirect_stdout(FullStream()))
             stack.enter_context(contextlib.redirect_stderr(err))
             stack.enter_context(mock.patch.dict(os.environ, {"OFOX_API_KEY": KEY}))
-            code = main(list(arguments))
-        return code, err.getvalue()
+            code = run_handoff.main(list(arguments))
+        self.assertIn(
+            f"run_handoff.py: standard output is lost: {os.strerror(errno.ENOSPC)}\n", err.getvalue()
+        )
+        return code
 
-    def test_full_standard_output_is_said_on_standard_error(self):
-        result = self.put("good.json", ANSWER)
-        commands = {
-            "validate": (checkpoint_demo.main, "validate", result),
-            "validate in JSON": (checkpoint_demo.main, "validate", result, "--json"),
-            "self-test": (checkpoint_demo.main, "self-test"),
-            "replay": (checkpoint_demo.main, "replay", "--emit-fixture"),
-            "no mode": (run_handoff.main,),
-        }
-        for name, command in commands.items():
-            with self.subTest(name):
-                code, err = self.run_full(*command)
-                self.assertEqual(code, 2, err)
-                self.assertIn("standard output", err)
-                self.assertIn(os.strerror(errno.ENOSPC), err)
+    def test_checks_whose_standard_output_is_full_exit_2_and_say_it(self):
+        self.assertEqual(self.run_full(), 2)
 
     def test_run_whose_standard_output_is_full_keeps_its_end_and_says_it(self):
-        server = self.serve(*GOOD_RUN)
-        options = ("--live", "--endpoint", server.url, "--out", self.path("run"))
-        code, err = self.run_full(run_handoff.main, *options)
-        self.assertEqual(code, 0, err)
-        self.assertIn("standard output", err)
-
-    @unittest.skipUnless(os.path.exists("/dev/full"), "no full device here")
-    def test_full_device_is_said_on_standard_error(self):
-        with open("/dev/full", "w", encoding="utf-8") as full:
-            ended = subprocess.run(
-                [sys.executable, "-B", str(ROOT / "checkpoint_demo.py"), "replay"],
-                stdout=full,
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
-        self.assertEqual(ended.returncode, 2, ended.stderr)
-        self.assertIn("standard output", ended.stderr)
-
-
-class RequestFileTest(HoldsTestCase):
-    def setUp(self):
-        super().setUp()
-        checkpoint("prepare", "--out", self.path("work"))
-        self.handoff = self.path("work/handoff.txt")
-
-    def test_request_is_written_into_a_new_file(self):
-        shown = checkpoint("request", self.handoff)
-        written = checkpoint("request", self.handoff, "-o", self.path("request.json"))
-        self.assertEqual(written.code, 0, written)
-        self.assertEqual((self.folder / "request.json").read_bytes(), shown.out.encode())
-        self.assertNotIn("messages", written.out)
-
-    def test_request_overwrites_nothing(self):
-        path = self.put("request.json", "precious")
-        ended = checkpoint("request", self.handoff, "-o", path)
-        self.assertEqual(ended.code, 3, ended)
-        self.assertEqual((self.folder / "request.json").read_bytes(), b"precious")
-
-    def test_request_into_a_folder_that_is_not_there_is_refused(self):
-        ended = checkpoint("request", self.handoff, "-o", self.path("no/request.json"))
-        self.assertEqual(ended.code, 2, ended)
-
-    def test_request_to_standard_output_by_its_name(self):
-        ended = checkpoint("request", self.handoff, "-o", "-")
-        self.assertEqual((ended.code, json.loads(ended.out)["model"]), (0, RECEIVER))
+        for options in ((), ("--json",)):
+            with self.subTest(options):
+                live = ("--live", "--endpoint", self.serve(*GOOD_RUN).url, *options)
+                self.assertEqual(self.run_full(*live, "--out", self.path(f"run{len(options)}")), 0)
 
 
 def list_advice(ended):
@@ -314,14 +188,6 @@ class HintTest(HoldsTestCase):
                 (advice,) = list_advice(ended)
                 self.assertIn(os.path.join("scripts", script), advice)
 
-    def test_bug_says_where_it_is_reported(self):
-        with mock.patch("builtins.open", side_effect=ZeroDivisionError):
-            ended = checkpoint("validate", self.path("a.json"))
-        self.assertEqual(ended.code, 70)
-        self.assertRegex(ended.err, r"report it.*(README|https://)")
-        readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        self.assertRegex(readme, r"(?i)bug")
-
     def test_advice_does_not_repeat_what_just_failed(self):
         faults = {
             "nothing can listen": ("bind", errno.EADDRNOTAVAIL),
@@ -344,8 +210,3 @@ class HintTest(HoldsTestCase):
         ended = self.live(f"http://127.0.0.1:{find_closed_port()}/")
         (advice,) = list_advice(ended)
         self.assertNotIn("--rehearse", advice)
-
-    def test_answered_message_is_not_a_result_and_the_hint_is_the_command(self):
-        ended = checkpoint("validate", self.put("response.json", json.dumps(ANSWERED)))
-        self.assertEqual(ended.code, 1)
-        self.assertIn("extract", ended.err)
