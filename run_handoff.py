@@ -98,12 +98,10 @@ _ENDS = {
     ),
     "interrupted": ("Ctrl-C was pressed", _NEW_RUN),
 }
-_REHEARSE_AGAIN = "do it again with --rehearse and a new --out DIR; no model was asked, and nothing was paid"
-_REHEARSAL_ENDS = {
-    **_ENDS,
-    "broken": (_ENDS["broken"][0], _REHEARSE_AGAIN),
-    "unclear": ("a rehearsal goes the way of a live run, to a server of its own", _REHEARSE_AGAIN),
-}
+_REHEARSED = (
+    "a rehearsal asks no model, and costs nothing",
+    "do it again with --rehearse and a new --out DIR",
+)
 _VERDICTS = {
     demo.EXIT_DONE: "accepted",
     demo.EXIT_REJECTED: "rejected",
@@ -153,11 +151,10 @@ class RunError(demo.HandoffError):
 
 def explain_end(verdict: str, records: Records) -> tuple[str, str]:
     """Return why a run has no accepted answer, and what a person does next; empty for one that has."""
-    ends, cause = (_REHEARSAL_ENDS, "loopback") if is_rehearsal(records) else (_ENDS, "network")
-    why, next_step = ends.get(verdict, ("", ""))
-    found = find_cause(records)
-    mend = _MENDS.get(cause if found == "network" else found, _MENDS[OTHER])
-    return why, next_step.format(mend=mend)
+    if is_rehearsal(records) and verdict in ("broken", "unclear"):
+        return _REHEARSED
+    why, next_step = _ENDS.get(verdict, ("", ""))
+    return why, next_step.format(mend=_MENDS.get(find_cause(records), _MENDS[OTHER]))
 
 
 # --- Tokens and money: whole micro-dollars; all of it is pure -----------------
@@ -244,17 +241,6 @@ def _is_nothing(value: Any) -> bool:
     return value is None or (type(value) is int and value == 0)
 
 
-def list_price_changes(prices: Mapping[str, Sequence[int]], *models: str) -> list[str]:
-    """Return a line for each model whose price in today's table is not the one in a run's `prices`."""
-    lines = []
-    for model in dict.fromkeys(models):
-        now, then = PRICES_MICRO_USD.get(model), prices.get(model)
-        if now is not None and (then is None or tuple(then) != now):
-            counted = "/".join(map(str, then)) if then else "none"
-            lines.append(f"price of {model}: {counted} in this run, which counts; today {now[0]}/{now[1]}")
-    return lines
-
-
 def render_usd(micro_usd: int | None) -> str:
     """Return micro-dollars as dollars, e.g. 4816 -> 0.004816, and None -> unknown."""
     return "unknown" if micro_usd is None else f"{micro_usd // 10**6}.{micro_usd % 10**6:06}"
@@ -311,11 +297,6 @@ class Plan:
         self.task = task
         self.rows: Rows = demo.parse_json(demo.canonical_json(rows))  # as a run records them
         self.facts = {**facts, "source_sha256": demo.digest_json(rows)} if rows else facts
-
-    def find_price(self, step: Step) -> list[int] | None:
-        """Return the list price, at the time of the run, of the model that a step asks."""
-        prices: dict[str, list[int]] = self.facts["prices"]
-        return prices.get(self.facts[step.asks])
 
 
 FORMAT = 1  # of the evidence: to be raised with any change after which an older folder would not hold
@@ -427,7 +408,7 @@ def estimate_ceiling(plan: Plan) -> int | None:
     third = len(_render_plan_handoff(plan).encode())
     costs: list[int | None] = []
     for step, size in zip(STEPS, (first, second, third)):
-        price = plan.find_price(step)
+        price = plan.facts["prices"].get(plan.facts[step.asks])
         costs.append(None if price is None else (size + 1_000) * price[0] + limit * price[1])
     return add_costs(costs)
 
@@ -582,7 +563,8 @@ def find_end(records: Records) -> Json:
 
 def find_cause(records: Records) -> str:
     """Return the code of what a run failed by, as its last record names it: see RunEnded."""
-    return str(find_end(records).get("cause", OTHER))
+    cause = str(find_end(records).get("cause", OTHER))
+    return "loopback" if cause == "network" and is_rehearsal(records) else cause
 
 
 # --- The run: one course, for doing it and for inspecting it ------------------
@@ -687,7 +669,7 @@ def list_message_facts(plan: Plan, step: Step, message: Json) -> Json:
     """Return what the ledger says of a confirmed message: its model, stop reason, usage and cost."""
     named = [field for field in ("model", "stop_reason") if isinstance(message.get(field), str)]
     facts: Json = {field: demo.shorten(message[field], 200) for field in named}
-    price = plan.find_price(step)
+    price = plan.facts["prices"].get(plan.facts[step.asks])
     cost = 0 if plan.facts["rehearsal"] else compute_cost(price, message)
     facts.update(usage=parse_usage(message), cost_usd=render_usd(cost))
     if cost is None:
@@ -1369,11 +1351,8 @@ def find_plan_finding(facts: Json) -> str:
 
 
 def _is_price(price: Any) -> bool:
-    return (
-        type(price) is list
-        and len(price) == 2
-        and all(type(rate) is int and 0 <= rate <= _MOST_COUNT for rate in price)
-    )
+    rates = price if type(price) is list else []
+    return len(rates) == 2 and all(type(rate) is int and 0 <= rate <= _MOST_COUNT for rate in rates)
 
 
 _NOT_PROVED = "the files agree with each other; that shows neither who made them nor that a model was asked"
@@ -1414,17 +1393,12 @@ class Inspector:
         """The state of a request without a record."""
         return "unknown" if self.findings else "not planned"
 
-    @property
-    def has_own_rows(self) -> bool:
-        """Whether the rows of its source are recorded in it, and are not the task's own."""
-        if self.plan is None or self.plan.facts["source_sha256"] == demo.digest_json(self._task.source):
-            return False
-        return any(record["operation_id"] == self._task.operation_id for record in self.records)
-
-    @property
-    def limits(self) -> list[str]:
-        """What its verdict does not show, as far as the folder alone can say it."""
-        return [] if self.findings else [*([_OWN_ROWS] if self.has_own_rows else []), _NOT_PROVED]
+    def list_limits(self, is_source_named: bool = False) -> list[str]:
+        """Return what the verdict does not show; `is_source_named` tells whether --source gave its rows."""
+        is_own = self.plan and self.plan.facts["source_sha256"] != demo.digest_json(self._task.source)
+        is_read = any(record["operation_id"] == self._task.operation_id for record in self.records)
+        limits = [_OWN_ROWS] if is_own and is_read and not is_source_named else []
+        return limits if self.findings else [*limits, _NOT_PROVED]
 
     def _add(self, path: str, message: str, **values: Any) -> None:
         """Add a finding, if it is the first one with its path; the evidence no longer holds."""
@@ -1484,7 +1458,10 @@ class Inspector:
         if facts["rehearsal"]:
             self.notes.append("this was a rehearsal on loopback: no model answered, and nothing was paid")
         else:
-            self.notes += list_price_changes(facts["prices"], facts["sender"], facts["receiver"])
+            then, now = facts["prices"], list_prices(facts["sender"], facts["receiver"])
+            changed = [model for model in now if then.get(model) != now[model]]
+            words = "price of {}: {} in the run's own record, which counts; {} in today's table"
+            self.notes += [words.format(model, then.get(model, "none"), now[model]) for model in changed]
         if facts["task_sha256"] != self._task_sha256:
             what, next_step = "the run's task is the built-in one", "leave --task out"
             if facts["task_sha256"]:
@@ -1767,14 +1744,9 @@ def list_run(folder: str, verdict: str, records: Records, default: str = "not pl
     """Return what --json shows of a run beside its end and its notes; `default` is as for list_requests."""
     why, next_step = explain_end(verdict, records)
     states = {name: facts["state"] for name, facts in list_requests(records, default).items()}
-    return {
-        "why": why,
-        "next": next_step,
-        "folder": folder,
-        "rehearsal": is_rehearsal(records),
-        "requests": states,
-        "cost_usd": find_end(records).get("cost_usd", "unknown"),
-    }
+    cost = find_end(records).get("cost_usd", "unknown")
+    facts = {"folder": folder, "rehearsal": is_rehearsal(records), "requests": states, "cost_usd": cost}
+    return {"why": why, "next": next_step, **facts}
 
 
 def list_warnings(records: Records) -> list[str]:
@@ -1849,7 +1821,7 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
     digest = base64.b64encode(bytes.fromhex(demo.digest_bytes(_STYLE.encode()))).decode()
     verdict = inspector.verdict
     words = "The evidence does not hold" if inspector.findings else verdict.capitalize()
-    limits = "".join(f"<p>{_escape(limit)}</p>\n" for limit in inspector.limits)
+    limits = "".join(f"<p>{_escape(limit)}</p>\n" for limit in inspector.list_limits())
     kind = "Handoff run"
     if is_rehearsal(inspector.records):
         kind = "Rehearsal of a handoff: no model answered, nothing was paid"
@@ -2147,7 +2119,7 @@ def _run_checks(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
             inspector = inspect_run(run, work.task, work.task_sha256, rows)
     except RunError as error:
         again = "do it again with --rehearse, which keeps the folder"
-        error.next_step = _MENDS["loopback"] if error.cause == "network" else again
+        error.next_step = _MENDS["loopback"] if error.cause == "loopback" else again
         raise
     except OSError as error:
         raise demo.UnwritableError("the folder for temporary files", error) from error
@@ -2169,18 +2141,18 @@ def _run_inspection(terminal: demo.Terminal, options: Namespace, work: Work) -> 
         report = render_report(inspector, _lead_to(folder, page), inspector.notes)
         demo.write_new_files({page: terminal.redact(report).encode()})
         terminal.write_err(f"wrote {demo.show(page)}")
-    own_rows = inspector.has_own_rows and not options.source
-    limits = [limit for limit in inspector.limits if limit != _OWN_ROWS or own_rows]
-    code, verdict, records = inspector.exit_code, inspector.verdict, inspector.records
-    end = render_end(inspector.end, records)
-    warnings = list_warnings(records)
+    code, records, limits = (
+        inspector.exit_code,
+        inspector.records,
+        inspector.list_limits(bool(options.source)),
+    )
+    end, warnings = render_end(inspector.end, records), list_warnings(records)
     if terminal.as_json:
-        facts = list_run(folder, verdict, records, inspector.default_state)
-        facts.update(source="recorded" if own_rows else "trusted", limits=limits)
+        facts = list_run(folder, inspector.verdict, records, inspector.default_state)
+        facts.update(source="recorded" if _OWN_ROWS in limits else "trusted", limits=limits)
         facts.update(checks=inspector.checks, records=records)
-        return terminal.say(
-            demo.Report(code, verdict, end, inspector.findings, [*warnings, *inspector.notes], facts)
-        )
+        notes = [*warnings, *inspector.notes]
+        return terminal.say(demo.Report(code, inspector.verdict, end, inspector.findings, notes, facts))
     terminal.write_out(render_table(records, inspector.default_state))
     for check in inspector.checks:
         terminal.write_out(f"ok: {check}")
@@ -2191,9 +2163,9 @@ def _run_inspection(terminal: demo.Terminal, options: Namespace, work: Work) -> 
     for limit in limits:
         terminal.write_out(limit)
     if code != demo.EXIT_DONE:
-        raise RunError(code, folder, end, records, verdict)
+        raise RunError(code, folder, end, records, inspector.verdict)
     terminal.write_out(end, "green")
-    return demo.EXIT_DONE
+    return code
 
 
 def _lead_to(folder: str, page: str) -> str:
@@ -2288,10 +2260,10 @@ Without a mode the program checks itself and rehearses in a temporary folder.
 handoff-run, and a rehearsal's handoff-rehearsal, if not --out DIR.
 
 examples:
-  python3 {script}
-  python3 {script} --rehearse --out my-rehearsal
-  python3 {script} --live --timeout 300
-  python3 {script} --inspect handoff-run
+  python3 %(prog)s
+  python3 %(prog)s --rehearse --out my-rehearsal
+  python3 %(prog)s --live --timeout 300
+  python3 %(prog)s --inspect handoff-run
 
 exit codes:
   0  accepted                       4    failed, or ended before it closed
@@ -2303,15 +2275,12 @@ exit codes:
 
 
 def build_parser(script: str) -> demo.Parser:
-    """Return the parser of all modes; which options belong to a mode is checked afterwards.
-
-    `script` is its name as it is typed.
-    """
+    """Return the parser of all modes; `script` is typed so. Which options go with a mode is not checked."""
     parser = demo.Parser(
         prog=script,
         usage="%(prog)s [--rehearse | --live | --inspect DIR] [OPTION]...",
         description="Hand a task from one model to another, and keep the evidence.",
-        epilog=_EPILOG.format(script=script),
+        epilog=_EPILOG,
     )
     parser.add_argument("--version", action="store_true", help="show the version and end")
     modes = parser.add_mutually_exclusive_group()
