@@ -1001,7 +1001,7 @@ def _find_block_faults(content: list[Any], tool: str | None) -> Iterator[Finding
         kind, right = block["type"], block
         if kind == "tool_use" and tool:
             call_id = block.get("id")
-            is_id = isinstance(call_id, str) and re.fullmatch("[!-~]{1,256}", call_id)
+            is_id = isinstance(call_id, str) and re.fullmatch("[!-~]+", call_id)
             right = {**block, "name": tool, "input": {}, "id": call_id if is_id else Words("a tool call id")}
             tool = None  # it was called, and any further call is one too many
         elif kind.endswith("tool_use"):
@@ -1586,6 +1586,31 @@ def list_members(finding: Finding) -> Json:
     return {**label, "path": finding.path, "message": finding.message, **finding.values}
 
 
+def remove_passwords(text: str) -> str:
+    """Return the text without the user parts of the proxies' URLs in the environment.
+
+    A user part is what comes before the last @. It is removed whole, and the password in it alone: as they
+    are written, decoded, in JSON, and in the base64 of a request. A password below four characters is not
+    removed alone.
+    """
+    secrets: set[str] = set()
+    for name, value in os.environ.items():
+        url, mark, _ = value.rpartition("@")
+        if mark and name.lower().endswith("_proxy"):
+            import base64
+            import urllib.parse
+
+            user = re.sub("^([A-Za-z][A-Za-z0-9+.-]*:)?/+", "", url)
+            password = user.partition(":")[2]
+            parts = [user, password, password.partition(":")[2]]  # the last one in http:name:password@host
+            parts = [part for part in parts if len(part) > 3 or ":" in part[1:-1]]
+            for form in (*parts, *map(urllib.parse.unquote, parts)):
+                encoded = base64.b64encode(form.encode("utf-8", "surrogatepass")).decode()
+                secrets.update((form, render_json(form)[1:-1], encoded))
+    pattern = "|".join(map(re.escape, sorted(secrets, key=len, reverse=True)))
+    return re.sub(pattern, "[password removed]", text) if pattern else text
+
+
 class Terminal:
     """Where a command's results and its talk go, and what Ctrl-C does to it.
 
@@ -1597,7 +1622,7 @@ class Terminal:
 
     def __init__(self, name: str, as_json: bool = False) -> None:
         self.name, self.as_json = name, as_json  # the name is the script's, as it is typed
-        self.redact: Callable[[str], str] = str
+        self.redact: Callable[[str], str] = remove_passwords
         self.lost = ""
         self.must_be_heard = True
         self.interrupted = False

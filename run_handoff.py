@@ -30,7 +30,6 @@ import stat
 import sys
 import threading
 import time
-import zlib
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
@@ -61,6 +60,7 @@ HEADERS = {
 KEY_MARK = "[key removed]"  # replaces a key
 TIMEOUT_SECONDS = 180
 MOST_SECONDS = 99_999
+HEAD_LIMIT_BYTES = 2 * 65_536  # of a reply's status line and headers
 REPLY_LIMIT_BYTES = 4 * 2**20
 REPLY_LIMIT_ITEMS = 100_000  # a parsed item takes up to 250 bytes of memory, its text as few as 2
 
@@ -422,7 +422,8 @@ FAILED = "failed"
 UNCLEAR = "unclear"
 
 _REDIRECTS = (301, 302, 303, 307, 308)
-_REFUSALS = {*range(400, 500)} - {408}
+# Decided before any work; every other status of 400 to 499 may come behind it, 408, 409 and 499 for example.
+_REFUSALS = {400, 401, 402, 403, 404, 405, 406, 410, 411, 413, 414, 415, 417, 421, 422, 426, 428, 429, 431}
 
 
 class Outcome(NamedTuple):
@@ -434,10 +435,13 @@ class Outcome(NamedTuple):
     body: bytes | None = None
     opened: bool = True  # the connection was open, so that the request may have arrived
     interrupted: bool = False  # Ctrl-C was pressed before the reply was there
+    began: bool = False  # something came, but not as far as a status
     http_status: int | None = None
     request_id: str = ""
+    request_id_header: str = ""  # the header that held it; the body held it if there is none
     retry_after: str = ""  # when the server would take another request
     content_encoding: str = ""  # what the body was decoded from
+    content_encoding_header: str = ""  # what the header says of a body that was not decoded
     key_removed: bool = False
     elapsed_milliseconds: int | None = None
     finding: str = ""  # what broke
@@ -453,9 +457,10 @@ class Outcome(NamedTuple):
 
 
 OUTCOME_FACTS = {
-    **dict.fromkeys(("opened", "interrupted", "key_removed"), bool),
+    **dict.fromkeys(("opened", "interrupted", "began", "key_removed"), bool),
     **dict.fromkeys(("http_status", "elapsed_milliseconds"), int),
-    **dict.fromkeys(("request_id", "retry_after", "content_encoding", "finding"), str),
+    **dict.fromkeys(("request_id", "request_id_header", "retry_after"), str),
+    **dict.fromkeys(("content_encoding", "content_encoding_header", "finding"), str),
 }
 
 
@@ -465,29 +470,50 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
     Failed needs evidence that the request had no effect, confirmed a whole message with HTTP 200;
     everything else is unclear, because it may have been processed and billed.
     """
-    status, finding = outcome.http_status, outcome.finding
+    status, finding, body = outcome.http_status, outcome.finding, outcome.body or b""
     # 1. It never left.
     if not outcome.opened:
         return FAILED, f"nothing was sent: {finding}", None
     # 2. The server refused it, whatever else it said.
-    reply, unfit = _parse_reply(outcome.body or b"")
-    error = demo.describe_api_error(reply)
-    said = f" ({error})" if error else ""
+    reply, unfit = _parse_reply(body)
+    words = find_words(reply, body)
+    said = f" ({words})" if words else ""
     wait = f"; retry-after: {outcome.retry_after}" if outcome.retry_after else ""
-    about = "no reply" if status is None else f"HTTP {status}"
+    about = f"HTTP {status}"
     if status in _REDIRECTS:
-        return FAILED, f"{about}: a redirect, which is not followed", None
+        return FAILED, f"{about}: a redirect, which is not followed{said}", None
+    if status == 400 and _says_output_blocked(reply, body):
+        return UNCLEAR, f"{about}: the output was blocked after it was made{said}", None
     if status in _REFUSALS:
         return FAILED, f"{about}: the request was refused{said}{wait}", None
-    if status == 529 and said and not finding:
+    if status == 529 and demo.describe_api_error(reply) and not finding:
         return FAILED, f"{about}: the request was not started{said}{wait}", None
     # 3. A whole message came back.
     if status == 200 and not finding:
         if not unfit:
             return CONFIRMED, "", reply
-        return UNCLEAR, f"{about} without a whole message: {unfit}", None
+        said = "" if words in unfit else said
+        return UNCLEAR, f"{about} without a whole message: {unfit}{said}", None
     # 4. It may have been processed.
+    if status is None:
+        about = "a reply that cannot be used" if outcome.began else "no reply"
     return UNCLEAR, f"{about}: {finding or 'the request may have been processed'}{said}", None
+
+
+def find_words(reply: Any, body: bytes) -> str:
+    """Return what an error says, whatever its shape is, else how its body begins."""
+    (inner,) = reply if isinstance(reply, list) and len(reply) == 1 else [reply]
+    fields = inner if isinstance(inner, dict) else {"message": inner}
+    error = fields.get("error")
+    places = [demo.describe_api_error(inner), error.get("message") if isinstance(error, dict) else error]
+    places += [fields.get("message"), fields.get("detail"), body.decode("utf-8", "replace")]
+    words = next((words for words in places if isinstance(words, str) and words.strip()), "")
+    return demo.show(demo.shorten(words.strip(), 200))
+
+
+def _says_output_blocked(reply: Any, body: bytes) -> bool:
+    """Return whether an error anywhere holds the words by which output is refused that was made already."""
+    return "output blocked" in f"{reply!r} {body.decode('utf-8', 'replace')}".lower()
 
 
 def find_outcome_cause(outcome: Outcome) -> str:
@@ -752,6 +778,14 @@ def check_endpoint(url: str) -> None:
         raise demo.RefusedError(what, why, "name an https URL, or http on 127.0.0.1 or localhost")
 
 
+_REQUEST_ID_HEADERS = (
+    *("request-id", "x-request-id", "anthropic-request-id"),
+    *("x-amzn-requestid", "x-amz-request-id", "x-goog-request-id", "apim-request-id", "x-ms-request-id"),
+    *("x-litellm-call-id", "x-oneapi-request-id", "x-trace-id", "x-correlation-id", "cf-ray"),
+)
+_REQUEST_ID_FIELDS = ("request_id", "requestId")
+
+
 class _TransportError(Exception):
     """A reply is not whole, or nobody waits for the attempt any more."""
 
@@ -769,6 +803,7 @@ class Attempt:
         self._given_up = False
         self._socket: Any = None
         self.headers: Any = None
+        self.began = False
         self.http_status: int | None = None
         self.body = bytearray()
         self.finding = ""  # what broke
@@ -815,10 +850,20 @@ class Attempt:
 
     def run(self, url: str, headers: dict[str, str], data: bytes, timeout_seconds: float) -> None:
         """Send the request and receive the reply; `finding` says what broke. Runs in a thread."""
+        try:
+            self._exchange(url, headers, data, timeout_seconds)
+        except BaseException as error:
+            self.bug = error
+        finally:
+            self.done.set()
+
+    def _exchange(self, url: str, headers: dict[str, str], data: bytes, timeout_seconds: float) -> None:
         import http.client
         import urllib.error
         import urllib.request
 
+        # http.client reads 100 headers at most; here their size is limited, and the shortest has 4 bytes.
+        vars(http.client)["_MAXHEADERS"] = HEAD_LIMIT_BYTES // 4
         try:
             request = urllib.request.Request(url, data, headers)  # a request with data is a POST
             with _build_opener(self).open(request, timeout=timeout_seconds + 1) as response:
@@ -832,26 +877,27 @@ class Attempt:
         except (OSError, http.client.HTTPException, ValueError, _TransportError) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             self.finding = self.finding or self.unsent or demo.explain(reason)
-        except BaseException as error:
-            self.bug = error
-        finally:
-            self.done.set()
 
 
 def _build_opener(attempt: Attempt) -> Any:
     """Return a urllib opener without redirects, retries or cookies, whose connections an attempt watches."""
     import functools
     import http.client
-    import ssl
     import urllib.request
 
     class Response(http.client.HTTPResponse):
         def begin(self) -> None:
-            super().begin()
             this: Any = self  # status and headers, as http.client sets them
-            while 102 <= this.status <= 199:  # an interim reply; http.client itself skips only 100
-                this.headers = None  # else begin takes the reply for begun, and returns
+            stream = this.fp
+            attempt.began = bool(stream.peek(1))
+            _limit_lines(stream)
+            try:
                 super().begin()
+                while 102 <= this.status <= 199:  # an interim reply; http.client itself skips only 100
+                    this.headers = None  # else begin takes the reply for begun, and returns
+                    super().begin()
+            finally:
+                del stream.readline  # the limit, because a body has its own
 
     def connect(kind: Any, host: str, **options: Any) -> Any:
         connection = kind(host, **options)
@@ -866,6 +912,8 @@ def _build_opener(attempt: Attempt) -> Any:
             return self.do_open(functools.partial(connect, http.client.HTTPConnection), request)
 
         def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+            import ssl
+
             secure, context = http.client.HTTPSConnection, ssl.create_default_context()
             return self.do_open(functools.partial(connect, secure), request, context=context)
 
@@ -874,6 +922,21 @@ def _build_opener(attempt: Attempt) -> Any:
     opener.add_handler(urllib.request.ProxyHandler(proxies))
     opener.add_handler(Handler())
     return opener
+
+
+def _limit_lines(stream: Any) -> None:
+    """Let a stream raise _TransportError once its lines have more than HEAD_LIMIT_BYTES together."""
+    readline, left_bytes = stream.readline, HEAD_LIMIT_BYTES
+
+    def read_line(most_bytes: int) -> bytes:
+        nonlocal left_bytes
+        line: bytes = readline(most_bytes)
+        left_bytes -= len(line)
+        if left_bytes < 0:
+            raise _TransportError(f"the reply's headers are longer than {HEAD_LIMIT_BYTES:,} bytes")
+        return line
+
+    stream.readline = read_line
 
 
 def _receive(response: Any, body: bytearray) -> None:
@@ -958,50 +1021,80 @@ def send_request(
 def _build_outcome(attempt: Attempt, key: Key, interrupted: bool, elapsed_milliseconds: int) -> Outcome:
     def header(name: str) -> str:
         values = attempt.headers.get_all(name, []) if attempt.headers else []
-        return key.remove_from_text(", ".join(values))
+        return key.remove_from_text(", ".join(values)).strip()
 
-    body, finding, decoded = bytes(attempt.body), attempt.finding, b""
-    encoding = header("content-encoding").strip().lower()
+    def clean(text: str, most: int = 72) -> str:
+        return demo.shorten(demo.show(demo.remove_passwords(key.remove_from_text(text))), most)
+
+    body, finding, text, is_decoded = bytes(attempt.body), attempt.finding, b"", False
+    encoding = header("content-encoding").lower()
     if encoding in ("gzip", "x-gzip"):
-        decoded, is_whole = _gunzip(body)
-        body = decoded or body
+        text, is_whole = _gunzip(body)
+        is_decoded = is_whole or len(text) == REPLY_LIMIT_BYTES
+        body = text if is_decoded else body
         finding = finding or ("" if is_whole else "the reply's gzip encoding is broken, or holds too much")
-    elif encoding not in ("", "identity"):
-        finding = finding or f"the reply has the encoding {encoding!r}, which was not asked for"
     kept = key.remove_from(body)
-    if _holds_in_pieces(kept, key):
+    reply, unfit = _parse_reply(kept)
+    if not is_decoded and encoding not in ("", "identity") and attempt.http_status == 200 and unfit:
+        finding = finding or f"the reply has the encoding {encoding!r}, which was not asked for"
+    if _holds_in_pieces(reply, unfit, key) or (not is_decoded and key.remove_from(text) != text):
         kept, finding = KEY_MARK.encode(), finding or "its text held the key in pieces: it is not kept"
+    request_id, id_header = _find_request_id(reply, attempt.headers)
     return Outcome(
         kept if attempt.http_status is not None else None,
         opened=attempt.opened,
         interrupted=interrupted,
+        began=attempt.began and attempt.http_status is None,
         http_status=attempt.http_status,
-        request_id=demo.shorten(demo.show(header("request-id"))),
-        retry_after=demo.shorten(demo.show(header("retry-after"))),
-        content_encoding="gzip" if decoded else "",
+        request_id=clean(request_id),
+        request_id_header=id_header,
+        retry_after=clean(header("retry-after")),
+        content_encoding="gzip" if is_decoded else "",
+        content_encoding_header="" if is_decoded or encoding == "identity" else clean(encoding),
         key_removed=kept != body,
         elapsed_milliseconds=elapsed_milliseconds,
-        finding=demo.shorten(demo.show(key.remove_from_text(finding)), 200),
+        finding=clean(finding, 200),
     )
 
 
-def _holds_in_pieces(body: bytes, key: Key) -> bool:
+def _find_request_id(reply: Any, headers: Any) -> tuple[str, str]:
+    """Return the id of a request, and the header that holds it; one in the body has none."""
+    for name in _REQUEST_ID_HEADERS:
+        first = (headers.get(name) or "").strip() if headers else ""
+        if first:
+            return first, name
+    places = [reply, reply.get("error")] if isinstance(reply, dict) else []
+    found = [place.get(name) for place in places if isinstance(place, dict) for name in _REQUEST_ID_FIELDS]
+    return next((text for text in found if isinstance(text, str)), ""), ""
+
+
+def _holds_in_pieces(reply: Any, unfit: str, key: Key) -> bool:
     """Return whether the texts of a message, joined, hold the key."""
-    reply, unfit = _parse_reply(body)
     blocks = [] if unfit else [block for block in reply["content"] if block["type"] == "text"]
     joined = "".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
     return key.remove_from_text(joined) != joined
 
 
 def _gunzip(data: bytes) -> tuple[bytes, bool]:
-    """Return as much as a gzip stream gives, up to the limit, and whether that is all of it."""
-    decoder = zlib.decompressobj(wbits=31)
+    """Return as much as the members of a gzip file give, up to the limit, and whether that is all of it.
+
+    Zero bytes may follow the last member, as gzip itself allows.
+    """
+    import zlib
+
+    text, at, end = bytearray(), 0, len(data.rstrip(b"\0"))
     try:
-        text = decoder.decompress(data, REPLY_LIMIT_BYTES + 1)
+        while not at or at < end:
+            member = zlib.decompressobj(wbits=31)
+            while not member.eof:
+                piece = data[at : at + 4_096]  # what is left of it behind a member is copied
+                text += member.decompress(piece, REPLY_LIMIT_BYTES + 1 - len(text))
+                if not piece or len(text) > REPLY_LIMIT_BYTES:
+                    return bytes(text[:REPLY_LIMIT_BYTES]), False
+                at += len(piece) - len(member.unused_data)
     except zlib.error:
-        return b"", False
-    is_whole = decoder.eof and not decoder.unused_data and len(text) <= REPLY_LIMIT_BYTES
-    return text[:REPLY_LIMIT_BYTES], is_whole
+        return bytes(text), False
+    return bytes(text), True
 
 
 # --- The evidence folder and its ledger --------------------------------------
@@ -1021,7 +1114,11 @@ FILES = {
     "result.json": "it says what the source gives, whichever model worked it out",
     REPORT: "built again, it is the report of this run",
 }
-_SMALL_FILES = {LEDGER, *(step.response_file for step in STEPS)}  # at most REPLY_LIMIT_BYTES
+# The ledger has a tool call's id twice, which may be almost as long as its reply.
+_LIMITS_BYTES = {
+    LEDGER: 3 * REPLY_LIMIT_BYTES,
+    **dict.fromkeys((step.response_file for step in STEPS), REPLY_LIMIT_BYTES),
+}
 
 
 class Recorder:
@@ -1146,10 +1243,10 @@ def read_evidence(folder: str, name: str) -> bytes | None:
     """Return a file of an evidence folder, None if it is not there. No link is followed.
 
     Raises EvidenceBroken where it is not a regular file, or is longer than any that a run stores
-    (4 MiB for a reply and for the ledger, 64 MiB for another file); UnreadableError where it cannot be read.
+    (4 MiB for a reply, 12 for the ledger, 64 for another file); UnreadableError where it cannot be read.
     """
     path = os.path.join(folder, name)
-    limit_bytes = REPLY_LIMIT_BYTES if name in _SMALL_FILES else demo.INPUT_LIMIT_BYTES
+    limit_bytes = _LIMITS_BYTES.get(name, demo.INPUT_LIMIT_BYTES)
     flags = sum(getattr(os, flag, 0) for flag in ("O_RDONLY", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     try:
         if not stat.S_ISREG(os.lstat(path).st_mode):
@@ -1559,8 +1656,11 @@ class Inspector:
             raise EvidenceBroken(self._line(), "observed a reply without a status, a digest or a connection")
         if facts.get("content_encoding", "gzip") != "gzip" or not 100 <= facts.get("http_status", 200) <= 999:
             raise EvidenceBroken(self._line(), "observed an encoding or a status that no run records")
+        if facts.get("began") and (has_reply or not facts.get("opened", True)):
+            raise EvidenceBroken(self._line(), "observed the beginning of a reply beside what excludes it")
         if not has_reply:
-            if "finding" not in facts or {"content_encoding", "key_removed"} & facts.keys():
+            of_a_reply = {"content_encoding", "content_encoding_header", "key_removed"}
+            if "finding" not in facts or of_a_reply & facts.keys():
                 message = "observed no reply, but nothing that broke, or something decoded"
                 raise EvidenceBroken(self._line(), message)
             return Outcome(**facts)

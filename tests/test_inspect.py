@@ -461,4 +461,4 @@ class SwappedFileTest(InspectTestCase):
     def test_ledger_of_100_mebibytes_is_refused_at_once(self):
         folder = self.copy()
         os.truncate(os.path.join(folder, "ledger.jsonl"), 100 * 2**20)
-        self.check(folder, 1, "ledger.jsonl: observed more than 4,194,304 bytes")
+        self.check(folder, 1, "ledger.jsonl: observed more than 12,582,912 bytes")

@@ -35,7 +35,9 @@ class JudgeOutcomeTest(unittest.TestCase):
         "404 without a body": (reply(404, b""), "failed"),
         "413": (reply(413, b"too large"), "failed"),
         "429": (reply(429, API_ERROR), "failed"),
-        "499": (reply(499, b""), "failed"),
+        "451": (reply(451, b""), "unclear"),
+        "499": (reply(499, b""), "unclear"),
+        "400 that speaks of output": (reply(400, b'{"error":"Output blocked by a policy"}'), "unclear"),
         "400 with a whole message": (reply(400), "failed"),
         "301": (reply(301, b""), "failed"),
         "302 cut short": (reply(302, b"", finding="cut"), "failed"),
@@ -46,6 +48,7 @@ class JudgeOutcomeTest(unittest.TestCase):
         "529 with a page": (reply(529, b"<html>busy</html>"), "unclear"),
         "529 with the API's error, cut short": (reply(529, API_ERROR, finding="cut"), "unclear"),
         "529 with an error of another shape": (reply(529, b'{"error":"busy"}'), "unclear"),
+        "a reply that only began": (Outcome(began=True, finding="time-out"), "unclear"),
         "time-out once it was open": (Outcome(finding="no whole reply within 2 s"), "unclear"),
         "a reply that could not be stored": (Outcome(finding="a reply came, but ..."), "unclear"),
         "408": (reply(408, API_ERROR), "unclear"),
@@ -95,11 +98,15 @@ class JudgeOutcomeTest(unittest.TestCase):
                 self.assertEqual(bool(why), expected != "confirmed")
                 self.assertEqual(body is not None, expected == "confirmed")
 
+    FAILED = (
+        *(301, 302, 303, 307, 308, 529),
+        *(400, 401, 402, 403, 404, 405, 406, 410, 411, 413, 414, 415, 417, 421, 422, 426, 428, 429, 431),
+    )
+
     def test_no_other_status_is_taken_for_failed_or_confirmed(self):
         for status in range(100, 1_000):
             state, _, _ = run_handoff.judge_outcome(reply(status, API_ERROR))
-            failed = status in (301, 302, 303, 307, 308, 529) or (400 <= status < 500 and status != 408)
-            self.assertEqual(state, "failed" if failed else "unclear", status)
+            self.assertEqual(state, "failed" if status in self.FAILED else "unclear", status)
 
     def test_refusal_says_when_the_server_would_take_another_request(self):
         for status in (429, 529):
