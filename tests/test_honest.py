@@ -53,6 +53,19 @@ class HonestTest(HoldsTestCase):
         self.assertEqual(against.code, 0, against)
         self.assertNotIn("recorded in it", against.out)
 
+    def test_source_that_a_run_is_judged_on_is_named_in_json_whatever_the_verdict(self):
+        source = self.put("source.csv", OWN_SOURCE)
+        server = self.serve(*SENDER_REPLIES, respond(message([text(OWN_ANSWER)])))
+        self.live(server, "--source", source)
+        for verdict in ("accepted", "broken"):
+            for options, expected in {(): "recorded", ("--source", source): "trusted"}.items():
+                with self.subTest(verdict, options=options):
+                    shown = json.loads(self.inspect("run", "--json", *options).out)
+                    self.assertEqual((shown["verdict"], shown["source"]), (verdict, expected))
+                    self.assertEqual("recorded in it" in str(shown["limits"]), expected == "recorded")
+                    self.assertEqual("model was asked" in str(shown["limits"]), verdict == "accepted")
+            (self.folder / "run" / "result.json").write_bytes(b"{}")
+
     def test_run_on_the_built_in_source_is_not_judged_on_its_own_rows(self):
         self.live(self.serve(*GOOD_RUN))
         self.assertNotIn("recorded in it", self.inspect().out + self.head())
