@@ -77,7 +77,7 @@ class HelpTest(support.CommandTestCase):
                 example = self.show(command, "-h").partition("example:\n  ")[2].splitlines()[0]
                 python, script, *arguments = example.split()
                 self.assertEqual((python, script, arguments[0]), ("python3", SCRIPT, command))
-                checkpoint_demo.build_parser(SCRIPT).parse(arguments, [])
+                checkpoint_demo.build_parser(SCRIPT, list(checkpoint_demo._COMMANDS)).parse(arguments, [])
 
     def test_help_is_the_same_in_a_wide_and_a_narrow_window(self):
         for command in ([], ["validate"]):
