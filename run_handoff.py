@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import errno
 import html
 import os
 import re
@@ -91,6 +92,10 @@ _ENDS = {
         "keep the folder as it is; unless --source named another source than the run's, treat every request"
         " in it as unclear, and look it up with the provider",
     ),
+    "incomplete": (
+        "a run's evidence ends with its report and the digests of its files",
+        "keep the folder as it is; --html writes the report into another place",
+    ),
     "failed": ("a run that cannot go on is ended, and nothing is sent again", "{mend}, then " + _NEW_RUN),
     "unclear": (
         "a request that may have been processed may have been billed",
@@ -123,11 +128,15 @@ class RunEnded(Exception):
 
 
 class EvidenceError(Exception):
-    """A file of the evidence folder could not be written; the ledger is one of them."""
+    """A file of the evidence folder could not be written; the ledger is one of them.
 
-    def __init__(self, name: str, error: Exception) -> None:
+    A reply that is on disk but may have lost its name in a crash is kept under the name `kept`.
+    """
+
+    def __init__(self, name: str, error: Exception, kept: str = "") -> None:
         reason = error.what if isinstance(error, demo.HandoffError) else demo.explain(error)
-        super().__init__(f"{name} could not be written: {reason}")
+        broken = f"named: {reason}; the reply is kept as {kept}" if kept else f"written: {reason}"
+        super().__init__(f"{name} could not be {broken}")
 
 
 class EvidenceEnds(Exception):
@@ -476,7 +485,7 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
         return FAILED, f"nothing was sent: {finding}", None
     # 2. The server refused it, whatever else it said.
     reply, unfit = _parse_reply(body)
-    words = find_words(reply, body)
+    words = find_words(reply, b"" if status == 200 else body)  # what a 200 begins with is said anyway
     said = f" ({words})" if words else ""
     wait = f"; retry-after: {outcome.retry_after}" if outcome.retry_after else ""
     about = f"HTTP {status}"
@@ -672,7 +681,9 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
         except EvidenceError as error:  # nothing is done with a reply that is not on disk
             outcome = Outcome(
                 interrupted=outcome.interrupted,
+                began=True,
                 request_id=outcome.request_id,
+                request_id_header=outcome.request_id_header,
                 elapsed_milliseconds=outcome.elapsed_milliseconds,
                 finding=f"HTTP {outcome.http_status} came, but {error}",
             )
@@ -1114,11 +1125,9 @@ FILES = {
     "result.json": "it says what the source gives, whichever model worked it out",
     REPORT: "built again, it is the report of this run",
 }
+_RESPONSE_FILES = [step.response_file for step in STEPS]
 # The ledger has a tool call's id twice, which may be almost as long as its reply.
-_LIMITS_BYTES = {
-    LEDGER: 3 * REPLY_LIMIT_BYTES,
-    **dict.fromkeys((step.response_file for step in STEPS), REPLY_LIMIT_BYTES),
-}
+_LIMITS_BYTES = {LEDGER: 3 * REPLY_LIMIT_BYTES, **dict.fromkeys(_RESPONSE_FILES, REPLY_LIMIT_BYTES)}
 
 
 class Recorder:
@@ -1147,14 +1156,22 @@ class Recorder:
     def write(self, name: str, data: bytes) -> None:
         """Write a file beside its place, flush it, name it, flush the folder.
 
-        The name overwrites nothing: the folder is fresh, and this process's own.
+        The name overwrites nothing: the folder is fresh, and this process's own. A reply that was written
+        is never removed.
         """
-        temporary = os.path.join(self.folder, f".{name}.part")
+        part = f".{name}.part"
+        temporary = os.path.join(self.folder, part)
         try:
             demo.write_flushed(temporary, data, 0o600)
-            os.rename(temporary, os.path.join(self.folder, name))
+        except OSError as error:
+            raise EvidenceError(name, error) from error
+        try:
+            _rename(temporary, os.path.join(self.folder, name))
             demo.flush_folder(self.folder)
         except OSError as error:
+            if name in _RESPONSE_FILES:
+                kept = part if os.path.lexists(temporary) else name
+                raise EvidenceError(name, error, kept) from error
             demo.discard(temporary)
             raise EvidenceError(name, error) from error
 
@@ -1191,19 +1208,43 @@ class Recorder:
             raise RuntimeError("a request would leave that is not recorded as in flight")
         return self._send(data)
 
-    def close(self, plan: Plan) -> None:
-        """Write report.html and SHA256SUMS, the last things in the folder, if the run was closed."""
+    def close(self, plan: Plan) -> list[str]:
+        """Write report.html and SHA256SUMS, the last things in the folder, if the run was closed.
+
+        Returns what is missing, and why: the run has its end already, and keeps it.
+        """
         os.close(self._ledger)
         if not find_end(self.records):
-            return
+            return []
         try:
             inspector = Inspector(self.folder, plan.task, plan.facts["task_sha256"])
             inspector.run()
             report = render_report(inspector).encode()
         except (demo.UnreadableError, MemoryError) as error:
-            raise EvidenceError(REPORT, error) from error
-        self.write(REPORT, report)
-        self.write(SUMS, render_sums({**inspector.files, REPORT: report}))
+            return [str(EvidenceError(f"{REPORT} and {SUMS}", error))]
+        missing = self._write_last(REPORT, report)
+        is_there = os.path.lexists(os.path.join(self.folder, REPORT))  # perhaps its name was not flushed
+        files = {**inspector.files, REPORT: report if is_there else None}
+        return missing + self._write_last(SUMS, render_sums(files))
+
+    def _write_last(self, name: str, data: bytes) -> list[str]:
+        try:
+            self.write(name, data)
+            return []
+        except EvidenceError as error:
+            return [str(error)]
+
+
+def _rename(temporary: str, path: str) -> None:
+    """Rename a file; where something holds it, as a virus scanner does, try again for a second."""
+    end = time.monotonic() + 1
+    while True:
+        try:
+            return os.rename(temporary, path)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EPERM, errno.EBUSY) or time.monotonic() > end:
+                raise
+        time.sleep(0.05)
 
 
 def _make_run_folder(folder: str) -> None:
@@ -1776,13 +1817,20 @@ def inspect_run(
     inspector = Inspector(folder, task, task_sha256)
     # 2. Take the run's course again; compare every file, every record, and the chain of their digests.
     inspector.run(rows)
+    end = inspector.end
     # 3. The report must be the one of this run, and nothing may be left over.
     if inspector.closed and not inspector.findings:
         inspector.check_report()
     inspector.check_leftovers()
     # 4. Every digest must be that of its file.
     inspector.check_sums()
-    inspector.notes += [f"{demo.show(name)} is not a file of a run" for name in strangers]
+    # 5. A run whose last files alone are missing has its end, but not all of its evidence.
+    lost = [name for name in (REPORT, SUMS) if inspector.files[name] is None]
+    if lost and [finding.path for finding in inspector.findings] == lost:
+        inspector.end, inspector.verdict = f"{end}, but there is no {' and no '.join(lost)}", "incomplete"
+    replies = {f".{name}.part" for name in _RESPONSE_FILES}
+    words = {True: "is a reply that did not get its name", False: "is not a file of a run"}
+    inspector.notes += [f"{demo.show(name)} {words[name in replies]}" for name in strangers]
     return inspector
 
 
@@ -1904,7 +1952,7 @@ pre { white-space: pre-wrap; } a { color: inherit; }
 """
 _TONES = {
     **dict.fromkeys((CONFIRMED, "built", "accepted", "agrees"), "good"),
-    **dict.fromkeys((UNCLEAR, IN_FLIGHT), "open"),
+    **dict.fromkeys((UNCLEAR, IN_FLIGHT, "incomplete"), "open"),
     **dict.fromkeys((FAILED, "rejected", "broken", "interrupted"), "bad"),
     **dict.fromkeys(("differs", "repeated", "not delivered"), "bad"),
 }
@@ -1920,7 +1968,7 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
     """
     digest = base64.b64encode(bytes.fromhex(demo.digest_bytes(_STYLE.encode()))).decode()
     verdict = inspector.verdict
-    words = "The evidence does not hold" if inspector.findings else verdict.capitalize()
+    words = "The evidence does not hold" if verdict == "broken" else verdict.capitalize()
     limits = "".join(f"<p>{_escape(limit)}</p>\n" for limit in inspector.list_limits())
     kind = "Handoff run"
     if is_rehearsal(inspector.records):
@@ -2099,7 +2147,7 @@ def _run_and_report(
     try:
         recorder = Recorder(folder, key, send, terminal)
         terminal.write_err(announcement)
-        code, end = _run_and_close(recorder, plan)
+        code, end, missing = _run_and_close(recorder, plan)
     except EvidenceError as error:  # not even the ledger could be begun
         raise RunError(EXIT_FAILED, folder, str(error), []) from error
     finally:
@@ -2111,9 +2159,9 @@ def _run_and_report(
         terminal.write_err(f"evidence: {demo.show(folder)}, to be read: {demo.show(report)}")
         terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.quote(folder)}")
     if terminal.as_json:
-        facts = list_run(folder, verdict, records)
+        facts = {**list_run(folder, verdict, records), "missing": missing}
         return terminal.say(demo.Report(code, verdict, end, notes=list_warnings(records), facts=facts))
-    for line in list_warnings(records):
+    for line in (*list_warnings(records), *(f"missing: {fault}" for fault in missing)):
         terminal.write_err(line, "yellow")
     terminal.write_out(render_table(records))
     if code != demo.EXIT_DONE:
@@ -2122,8 +2170,8 @@ def _run_and_report(
     return code
 
 
-def _run_and_close(recorder: Recorder, plan: Plan) -> tuple[int, str]:
-    """Return the exit code and the end of a run, its evidence closed as far as that is possible."""
+def _run_and_close(recorder: Recorder, plan: Plan) -> tuple[int, str, list[str]]:
+    """Return (exit code, end, what is missing) of a run, its evidence closed as far as that is possible."""
     try:
         code, end = carry_out(recorder, plan)
     except (KeyboardInterrupt, MemoryError) as error:  # from a caller's own handler, or no memory
@@ -2131,12 +2179,8 @@ def _run_and_close(recorder: Recorder, plan: Plan) -> tuple[int, str]:
         if isinstance(error, KeyboardInterrupt) and code == EXIT_FAILED:
             raise
         in_flight = "a request" if code == EXIT_UNCLEAR else "nothing"
-        return code, f"ended by {type(error).__name__} with {in_flight} in flight"
-    try:
-        recorder.close(plan)
-    except EvidenceError as error:
-        return code or EXIT_FAILED, f"{end}, but {error}"
-    return code, end
+        return code, f"ended by {type(error).__name__} with {in_flight} in flight", []
+    return code, end, recorder.close(plan)
 
 
 def _run_live(terminal: demo.Terminal, options: Namespace, work: Work) -> int:

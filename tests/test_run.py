@@ -165,13 +165,14 @@ class MemoryTest(RunTestCase):
             "unclear": ([b""], 5),
             "failed": ([respond({}, 401)], 4),
             "rejected": ([*GOOD_RUN[:2], respond(message([text("{}")]))], 1),
-            "accepted": (GOOD_RUN, 4),
+            "accepted": (GOOD_RUN, 0),
         }
         for out, (script, code) in cases.items():
             with self.subTest(out), mock.patch.object(run_handoff, "render_report", side_effect=MemoryError):
                 ended = self.live(self.serve(*script), out=out)
                 self.assertEqual(ended.code, code, ended)
-                self.assertIn("but report.html could not be written: MemoryError", ended.err)
+                missing = "missing: report.html and SHA256SUMS could not be written: MemoryError"
+                self.assertIn(missing, ended.err)
                 self.assertEqual("look up: " in ended.err, code == 5)
 
     def test_small_file_takes_little_memory(self):
