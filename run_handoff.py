@@ -36,7 +36,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-import checkpoint_demo as demo
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # also where Python leaves it out
+try:
+    import checkpoint_demo as demo
+except ImportError as missing:
+    print(f"run_handoff.py: cannot start: {missing}", file=sys.stderr)
+    print("  why: it needs checkpoint_demo.py beside it, and all of Python's library", file=sys.stderr)
+    print("  next: put both scripts into one folder", file=sys.stderr)
+    sys.exit(2)
 
 Json = dict[str, Any]  # an object as it was parsed: a message, a request, a record, a row
 Rows = list[Json]
@@ -73,6 +80,7 @@ _NEW_RUN = "start a new run in a new folder, see --out"
 # What mends the cause of a failed run, by its code.
 _MENDS = {
     "network": "look at the endpoint, the network and the proxy",
+    "certificate": "set SSL_CERT_FILE to the certificates of the company or the proxy that signed it",
     "key": "look at the key",
     "address": "look at the endpoint and the models",
     "load": "wait",
@@ -529,6 +537,8 @@ def find_outcome_cause(outcome: Outcome) -> str:
     """Return the code of what a failed request failed by: see RunEnded."""
     if outcome.interrupted:
         return INTERRUPTED
+    if "certificate verify failed" in outcome.finding.lower().replace("_", " "):
+        return "certificate"
     return _CAUSES.get(outcome.http_status or 0, OTHER) if outcome.opened else "network"
 
 
@@ -727,6 +737,11 @@ _LOOPBACK = r"localhost|\[::1\]|127(\.(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-
 _LABEL = "[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?"
 _HOST = rf"(?P<host>{_LABEL}(\.{_LABEL})*\.?|\[[0-9a-f:.]+\])"
 _URL = rf"(?P<scheme>https?)://{_HOST}(:(?P<port>[1-9][0-9]{{0,4}}))?([/?][!-~]*)?"  # in lower case
+# What urllib takes for a proxy; of http:name:password@host it would take http for the user's name.
+_PROXY = (
+    r"(?i:(?P<scheme>https?://)|(?!https?:))([^/?#\s]*@)?"
+    r"([^][/?#@:\s]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?(?(scheme)/?)"
+)
 
 
 class Key:
@@ -795,6 +810,46 @@ _REQUEST_ID_HEADERS = (
     *("x-litellm-call-id", "x-oneapi-request-id", "x-trace-id", "x-correlation-id", "cf-ray"),
 )
 _REQUEST_ID_FIELDS = ("request_id", "requestId")
+
+
+def check_pair(given: set[str], endpoint: str) -> None:
+    """Raise RefusedError where a key would go to an endpoint that it was not named for."""
+    named = [name for name in ("--endpoint", "--key-env") if name in given]
+    is_local = re.match(rf"https?://({_LOOPBACK})(?![^:/?])", endpoint.lower())
+    if len(named) == 1 and not (named == ["--endpoint"] and is_local):
+        why = "a key goes only to the endpoint that it was named for"
+        raise demo.RefusedError(f"{named[0]} alone", why, "name both, --endpoint URL and --key-env NAME")
+
+
+def check_transport(endpoint: str) -> None:
+    """Raise RefusedError where this Python, or the proxy that is set, cannot send a request."""
+    import importlib
+
+    is_secure = endpoint.lower().startswith("https:")
+    for name in (*(["ssl"] if is_secure else []), "socket", "zlib", "http.client", "urllib.request"):
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            what, why = f"this Python has no module {name}", "no request can be sent without it"
+            raise demo.RefusedError(what, why, "use another build of Python") from error
+    if is_secure:
+        _check_proxy(endpoint)
+
+
+def _check_proxy(endpoint: str) -> None:
+    import urllib.parse
+    import urllib.request
+
+    proxy = urllib.request.getproxies().get("https", "")
+    match = re.fullmatch(_PROXY, proxy)
+    if not proxy or urllib.request.proxy_bypass(urllib.parse.urlsplit(endpoint).netloc):
+        return
+    if not match or int(match["port"] or 1) not in range(1, 65_536):
+        set_in = [name for name in ("https_proxy", *os.environ) if name.lower() == "https_proxy"]
+        where = next(filter(os.environ.get, set_in), "the system")
+        why = "every request would go through it; it is not shown, because it may hold a password"
+        next_step = "set it to http://HOST:PORT, the only kind that is spoken, or take it away"
+        raise demo.RefusedError(f"the proxy in {where} is not a URL", why, next_step)
 
 
 class _TransportError(Exception):
@@ -1235,12 +1290,12 @@ class Recorder:
             return [str(error)]
 
 
-def _rename(temporary: str, path: str) -> None:
+def _rename(path: str, new_path: str) -> None:
     """Rename a file; where something holds it, as a virus scanner does, try again for a second."""
     end = time.monotonic() + 1
     while True:
         try:
-            return os.rename(temporary, path)
+            return os.rename(path, new_path)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EBUSY) or time.monotonic() > end:
                 raise
@@ -2141,6 +2196,7 @@ def _run_and_report(
     def send(data: bytes) -> Outcome:
         return send_request(plan.facts["endpoint"], key, data, plan.facts["timeout_seconds"], is_interrupted)
 
+    check_transport(plan.facts["endpoint"])
     terminal.hold()  # a run ends by its own course alone
     terminal.must_be_heard = False
     umask = os.umask(0o077)
@@ -2186,6 +2242,7 @@ def _run_and_close(recorder: Recorder, plan: Plan) -> tuple[int, str, list[str]]
 def _run_live(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
     """Do a run: up to three paid requests."""
     check_endpoint(options.endpoint)
+    check_pair(options.given, options.endpoint)
     key, folder = read_key(options.key_env), _name_folder(options.out or "handoff-run")
     plan = _build_plan(terminal, options, work, options.endpoint)
     overlong, ceiling = explain_overlong(plan), estimate_ceiling(plan)
@@ -2215,14 +2272,14 @@ def _redact_keys(terminal: demo.Terminal, arguments: list[str]) -> None:
     def redact(text: str) -> str:
         for key in keys:
             text = key.remove_from_text(text)
-        return text
+        return demo.remove_passwords(text)
 
     terminal.redact = redact
 
 
 def _refuse_key_in(terminal: demo.Terminal, words: str) -> None:
     """Raise RefusedError where words that are stored or shown hold a key."""
-    if terminal.redact(words) != words:
+    if terminal.redact(words) != demo.remove_passwords(words):  # a password may be any word
         why = "an option, the task or its source holds it, and would be stored and shown with it"
         raise demo.RefusedError("this key cannot be used", why, "leave it out of them")
 
@@ -2232,7 +2289,7 @@ def _run_rehearsal(terminal: demo.Terminal, options: Namespace, work: Work, temp
     key = Key(os.urandom(8).hex())
     try:
         server = RehearsalServer(RehearsalModels(key.value, work.task))
-    except (OSError, RuntimeError) as error:  # no socket, or no thread
+    except (ImportError, OSError, RuntimeError) as error:  # no module, no socket, or no thread
         why = "a rehearsal goes through HTTP on 127.0.0.1"
         what = f"the rehearsal cannot listen: {demo.explain(error)}"
         raise demo.RefusedError(what, why, _MENDS["loopback"]) from error
@@ -2453,6 +2510,7 @@ def _run(terminal: demo.Terminal, arguments: list[str], given: set[str]) -> int:
         if name in given and name not in belonging:
             raise demo.UsageError(f"{name} does not go with {mode}", terminal.name)
     _refuse_key_in(terminal, "\n".join(map(str, vars(options).values())))
+    options.given = given
     return run(terminal, options, _load_work(options))
 
 

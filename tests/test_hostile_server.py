@@ -265,7 +265,15 @@ print(json.dumps([ended.returncode, ended.stderr, seconds, peak]))
 
 def run_measured(url, out):
     """Do a live run as a process of its own: (exit code, standard error, seconds, peak memory in bytes)."""
-    script = [sys.executable, str(ROOT / "run_handoff.py"), "--live", "--endpoint", url]
+    script = [
+        sys.executable,
+        str(ROOT / "run_handoff.py"),
+        "--live",
+        "--endpoint",
+        url,
+        "--key-env",
+        "OFOX_API_KEY",
+    ]
     told = subprocess.run(
         [sys.executable, "-c", LAUNCHER, *script, "--timeout", str(LIMIT_SECONDS), "--out", out],
         env={**os.environ, "OFOX_API_KEY": KEY, "no_proxy": "*"},
