@@ -555,7 +555,7 @@ def _parse_reply(body: bytes) -> tuple[Any, str]:
         reply = demo.parse_json(body, demo.REPLY_DEPTH_LIMIT)
     except demo.InputError as error:
         return None, _explain_json_error(error, body)
-    findings = demo.find_message_faults(reply)
+    findings = demo.find_reply_findings(reply, demo.MESSAGES)
     return reply, str(findings[0]) if findings else ""
 
 
@@ -570,7 +570,7 @@ def _explain_json_error(error: demo.InputError, text: bytes) -> str:
 def find_step_findings(task: demo.Task, step: Step, message: Json, key_removed: bool) -> Findings:
     """Return why a confirmed message cannot be used in its step."""
     tool = task.operation if step is TOOL_REQUEST else None
-    findings = demo.find_reply_faults(message, step.stop_reason, tool)
+    findings = demo.find_step_findings(message, tool, demo.MESSAGES)
     if step is TOOL_REQUEST and key_removed and KEY_MARK in demo.render_json(message["content"]):
         findings.append(demo.Finding("content", "the key was in what must be sent back unchanged"))
     return findings
@@ -671,7 +671,7 @@ def _run_steps(evidence: Recorder | Inspector, plan: Plan) -> str:
 def _judge_answer(reply: Json, plan: Plan) -> tuple[Any, Findings]:
     """Return (answer, findings): what the receiver's reply says, and why it is rejected, if it is."""
     try:
-        answer = demo.parse_answer(reply)
+        answer = demo.parse_json(demo.join_text(reply))
         return answer, demo.validate_result(answer, plan.task, plan.rows)
     except demo.InputError as error:
         text = demo.join_text(reply).encode("utf-8", "replace")
@@ -2115,7 +2115,7 @@ def _render_answer(inspector: Inspector) -> str:
     if plan is None or not plan.rows or plan.task.operation_id not in operations:
         return ""
     reply, unfit = _parse_reply(inspector.files[HANDOFF.response_file] or b"")
-    is_ended = not unfit and not demo.find_reply_faults(reply, HANDOFF.stop_reason)
+    is_ended = not unfit and not demo.find_step_findings(reply, None, demo.MESSAGES)
     text, answer = (demo.join_text(reply), demo.find_answer(reply)[1]) if is_ended else ("", None)
     rows = demo.list_answer_rows(plan.task, plan.rows, answer)
     rows.sort(key=lambda row: row.state == "agrees")
