@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     Path = tuple[Union[str, int], ...]  # from the root of a document to a value in it
     Findings = list["Finding"]
     Changes = dict[str, Findings]  # by the label of what was changed
+else:
+    Json = dict
 
 VERSION = "1.0"
 
@@ -995,8 +997,8 @@ neutral tool {"name": "$name", "description?": "$description", "parameters?": "$
 neutral tool {"kind": "other", "native": "$native:any"}
 neutral turn {"role": "$role", "parts": "$parts:list", "native?": "$native:list",
     "issuer?": {"api?": "$api", "model?": "$model"}}
-neutral session {"format": "neutral-session", "schema_version": 1, "turns": "$turns:list", "system?": "$system",
-    "tools?": "$tools:list", "settings?": "$settings:dict", "native?": "$native:dict",
+neutral session {"format": "neutral-session", "schema_version": 1, "turns": "$turns:list",
+    "system?": "$system", "tools?": "$tools:list", "settings?": "$settings:dict", "native?": "$native:dict",
     "issuer?": {"api?": "$api", "model?": "$model"}}
 """
 # What a new node of a kind has before it is read.
@@ -1006,7 +1008,7 @@ _NEW["result"].update(content="", failed=False)
 _NEW["session"] = {"format": "neutral-session", "schema_version": 1, "settings": {}}
 
 
-class Node(dict):  # type: ignore[type-arg]
+class Node(Json):
     """A session, turn, part or tool of a neutral session; `at` is the path where it was read.
 
     Of a turn, `unknown` are the paths of fields that a neutral session has no place for.
@@ -1020,7 +1022,7 @@ class Node(dict):  # type: ignore[type-arg]
 
 
 class Hole(NamedTuple):
-    """The types of a value (none: any), how it is read into a part's fields (None: it does not fit), and written."""
+    """The types of a value (none: any), how it is read into fields (None: it does not fit), and written."""
 
     types: tuple[type, ...]
     read: Callable[[Any], Json | None] | None = None
@@ -1125,7 +1127,7 @@ _APIS_TEXT = """
 messages   | messages                | messages                              | contents
 system     | system                  |                                       | systemInstruction
 model      | model                   | model                                 |
-limit      | max_tokens              | max_completion_tokens                 | generationConfig.maxOutputTokens
+limit      | max_tokens              | max_completion_tokens            | generationConfig.maxOutputTokens
 roles      | user assistant system   | user assistant system developer tool function | user model
 pieces     | content                 | reasoning_content content refusal tool_calls function_call | parts
 media      | image document          | image_url input_audio file            | inlineData fileData
@@ -1170,7 +1172,7 @@ def _spread(api: str, message: Json, at: Path) -> Iterator[tuple[Any, Path]]:
 
 
 def write_turn(api: str, turn: Json) -> list[Json]:
-    """Return a turn's parts as the messages of an API; in chat each result is one, before one of everything else."""
+    """Return a turn's parts as messages of an API; in chat each result is one, before one of all the rest."""
     pieces = [(part["kind"], write_part(api, part)) for part in turn["parts"]]
     role = "user" if turn["role"] == "tool" else turn["role"]
     if api == GEMINI:
@@ -1195,7 +1197,7 @@ def write_turn(api: str, turn: Json) -> list[Json]:
 
 
 def match(template: Json, value: Any, at: Path, found: Json, unknown: list[Path]) -> bool:
-    """Return whether a value has a form; `found` gets what is in the holes, `unknown` fields without a place."""
+    """Return whether a value has a form; `found` gets what is in the holes, `unknown` the other fields."""
     if type(value) is not dict:
         return False
     for key, (is_optional, field, wanted) in template.items():
@@ -1226,7 +1228,7 @@ def match(template: Json, value: Any, at: Path, found: Json, unknown: list[Path]
 
 
 def fill(template: Json, part: Json) -> Json:
-    """Return a form with a part's fields in its holes; an optional hole that would be empty or false is left out."""
+    """Return a form with a part's fields in its holes; optional ones that are empty or false are left out."""
     filled: Json = {}
     for key, (is_optional, field, wanted) in template.items():
         if type(wanted) is dict:
@@ -1310,9 +1312,9 @@ class SessionError(Exception):
 def read_session(record: Any, api: str, model: str | None = None) -> Node:
     """Return a session record in neutral form; `model` names its maker where the record does not.
 
-    `record` is a body or a bare list in the form of `api`, or a neutral session. What the neutral fields do not
-    give back exactly is kept beside them as `native`. Raises SessionError for a neutral session that does not
-    have its form.
+    `record` is a body or a bare list in the form of `api`, or a neutral session. What the neutral fields do
+    not give back exactly is kept beside them as `native`. Raises SessionError for a neutral session that
+    does not have its form.
     """
     if api == NEUTRAL:
         return _read_neutral(record, model)
@@ -1321,7 +1323,7 @@ def read_session(record: Any, api: str, model: str | None = None) -> Node:
     messages = body[form.messages]
     settings = {key: body[key] for key in body if key not in (form.messages, form.system, "tools")}
     if settings.get(form.model) and type(settings[form.model]) is str:
-        model = settings.pop(form.model)
+        model = str(settings.pop(form.model))
     native: Json = {} if body is record else {"bare": True}
     session = Node((), {**_NEW["session"], "issuer": {"api": api, "model": model}})
     # 1. The system text; in chat it is that of the messages in front.
@@ -1349,7 +1351,7 @@ def read_session(record: Any, api: str, model: str | None = None) -> Node:
 
 
 def read_system(api: str, raw: Any, unknown: list[Path]) -> list[Node]:
-    """Return the parts of a system text in an API's form: a text or texts, a message without a role, or messages."""
+    """Return the parts of a system text: a text or texts, a message without a role, or messages."""
     if api == MESSAGES:
         pieces = raw if type(raw) is list else [{"type": "text", "text": raw}]
         return [read_part(api, piece, ("system", n), unknown) for n, piece in enumerate(pieces)]
@@ -1402,7 +1404,7 @@ def _read_turns(issuer: Json, messages: list[Any], begin: int, at: Path) -> list
         kinds = [part["kind"] for part in turn["parts"]]
         if are_results and kinds[:1] == ["result"]:
             turns[-1]["parts"] += turn["parts"]
-            turns[-1].unknown += turn.unknown
+            turns[-1].unknown = [*turns[-1].unknown, *turn.unknown]
             came[-1].append(message)
         else:
             turns.append(turn)
@@ -1418,7 +1420,7 @@ def _read_turns(issuer: Json, messages: list[Any], begin: int, at: Path) -> list
 
 
 def read_turn(api: str, message: Any, at: Path, unknown: list[Path]) -> Node:
-    """Return one message as a turn; its role is `tool` if it holds a result, "" if its API does not know it."""
+    """Return one message as a turn; its role is `tool` if it holds a result, "" if it is not known."""
     if type(message) is not dict:
         return Node(at, {"role": "", "parts": [Node(at, {"kind": "other", "native": message})]})
     role = message.get("role", "user" if api == GEMINI else "")
@@ -1434,7 +1436,7 @@ def read_turn(api: str, message: Any, at: Path, unknown: list[Path]) -> Node:
 def write_body(
     session: Json, api: str, messages: list[Any], model: str | None, is_whole: bool, is_home: bool
 ) -> Any:
-    """Return messages as the body of a request: with all of the record (`is_whole`), or with its token limit alone.
+    """Return messages as the body of a request: with all of the record, or with its token limit alone.
 
     If `is_home`, the system text and the tools go as they came.
     """
@@ -1499,9 +1501,9 @@ def _read_neutral(record: Json, model: str | None) -> Node:
 def _fit(kind: str, value: Any, at: Path) -> Node:
     """Return a piece of a neutral session as a node. Raises SessionError where it does not have its form."""
     if kind == "part":
-        kind = value.get("kind") if type(value) is dict and value.get("kind") in PARTS else "other"
+        kind = str(value["kind"]) if type(value) is dict and value.get("kind") in PARTS else "other"
     forms = [form for form in FORMS[NEUTRAL] if form.kind == kind]
-    node, unknown = Node(at, _NEW.get(kind, {})), list(at[:0])
+    node, unknown = Node(at, _NEW.get(kind, {})), list[Path]()
     is_right = any(match(form.template, value, at, {}, unknown) for form in forms)
     if not is_right or unknown or (value.get("issuer") or {}).get("api") not in (None, *APIS):
         expected = f"a {kind} with {forms[0].keys}{', or other fields' * bool(unknown)}"
@@ -1573,13 +1575,16 @@ def _name_results(turns: list[Node]) -> None:
 _RULES_TEXT = """
 messages | role | | Input should be 'user', 'assistant' or 'system'
 messages | no message | | at least one message is required
-messages | empty message | | all messages must have non-empty content except for the optional final assistant message
+messages | empty message | | all messages must have non-empty content except for the optional final
+    assistant message
 messages | empty text | | text content blocks must be non-empty
 messages | blank text | | text content blocks must contain non-whitespace text
 messages | open | | `tool_use` ids were found without `tool_result` blocks immediately after: {id} ({name})
-messages | late result | | `tool_use` ids were found without `tool_result` blocks immediately after: text before {id}
+messages | late result | | `tool_use` ids were found without `tool_result` blocks immediately after:
+    text before {id}
 messages | stray | | unexpected `tool_use_id` found in `tool_result` blocks: {id}
-messages | double | | each tool_use must have a single result. Found multiple `tool_result` blocks with id: {id}
+messages | double | | each tool_use must have a single result. Found multiple `tool_result` blocks
+    with id: {id}
 messages | repeated id | | `tool_use` ids must be unique: {id}
 messages | id | | tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'
 messages | name | | tool name {name}: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'
@@ -1588,8 +1593,8 @@ messages | repeated tool | | Tool names must be unique: {name}
 messages | schema | | input_schema: Input should be an object
 messages | no signature | | thinking.signature: Field required
 messages | foreign | | Invalid `signature` in `thinking` block
-messages | last | | This model does not support assistant message prefill. The conversation must end with a user
-    message.
+messages | last | | This model does not support assistant message prefill. The conversation must end with
+    a user message.
 messages | last space | | final assistant content cannot end with trailing whitespace
 chat | role | | unknown role
 chat | no message | | messages must not be empty
@@ -1603,24 +1608,25 @@ chat | name | | tool name {name}: function.name should match pattern '^[a-zA-Z0-
 chat | repeated tool | | tool names must be unique: {name}
 chat | schema | | function.parameters: expected an object
 chat | type | kimi moonshot | At path 'properties.{name}': type is not defined
-chat | no reasoning | kimi-k2 | thinking is enabled but reasoning_content is missing in assistant tool call message
+chat | no reasoning | kimi-k2 | thinking is enabled but reasoning_content is missing in assistant tool call
+    message
 chat | some reasoning | deepseek | The reasoning_content in the thinking mode must be passed back to the API
 gemini | role | | Please use a valid role: user, model.
 gemini | no message | | contents must not be empty
 gemini | empty message | | contents.parts must not be empty.
-gemini | open | | Please ensure that the number of function response parts is equal to the number of function call
-    parts of the function call turn: {id} ({name}) has no response
+gemini | open | | Please ensure that the number of function response parts is equal to the number of function
+    call parts of the function call turn: {id} ({name}) has no response
 gemini | stray | | Please ensure that function response turn comes immediately after a function call turn
 gemini | double | | Please ensure that function response turn comes immediately after a function call turn
-gemini | order | | Please ensure that function call turn comes immediately after a user turn or after a function
-    response turn.
+gemini | order | | Please ensure that function call turn comes immediately after a user turn or after a
+    function response turn.
 gemini | name | | tool name {name}: Invalid function name, it must match [a-zA-Z0-9_.:-]{{1,64}}
 gemini | arguments | | functionCall.args: expected an object, in call {id} ({name})
 gemini | repeated tool | | Duplicate function declaration found: {name}
 gemini | schema | | parameters: expected an object
-gemini | unsigned | | Function call is missing a thought_signature in functionCall parts. This is required for tools
-    to work correctly, and missing thought_signature may lead to degraded model performance. Additional data,
-    function call `default_api:{name}` , position {position}.
+gemini | unsigned | | Function call is missing a thought_signature in functionCall parts. This is required for
+    tools to work correctly, and missing thought_signature may lead to degraded model performance. Additional
+    data, function call `default_api:{name}` , position {position}.
 """
 _RULE_LINES = re.sub("\n +", " ", _RULES_TEXT.strip()).split("\n")
 RULES = {
@@ -1793,7 +1799,8 @@ _UNCLEAR = (
 class Move:
     """A session on its way to an API and a model: what is noted on the way, and what stops it.
 
-    `is_home`: the API, and in chat the vendor, is the session's own; `is_whole`: so are the model and all turns.
+    `is_home`: the API, and in chat the vendor, is the session's own; `is_whole`: so are the model and all
+    turns.
     """
 
     def __init__(self, session: Node, api: str, model: str, options: Container[str] = ()) -> None:
@@ -1813,7 +1820,7 @@ class Move:
 
     def _is_own(self, turn: Node) -> bool:
         """Return whether a turn goes as it came: the assistant's only to the one that made it."""
-        issuer = turn.get("issuer", self.session["issuer"])
+        issuer = turn["issuer"] if "issuer" in turn else self.session["issuer"]
         needs_model = turn["role"] == "assistant" and self.api == MESSAGES
         return self._is_kin(issuer) and (not needs_model or issuer["model"] == self.model)
 
@@ -1841,8 +1848,8 @@ class Move:
 def convert(session: Node, api: str, model: str, options: Container[str] = ()) -> tuple[Any, Findings]:
     """Return the body of the next request at an API and model, and what is lost on the way.
 
-    `options` may hold no_reasoning, unclear and leave_out. Raises SessionError with what keeps the session from
-    going there, what the receiving API is known to refuse included; at home that is a loss among the others.
+    `options` may hold no_reasoning, unclear and leave_out. Raises SessionError with what keeps the session
+    from going there, what the receiving API is known to refuse included; at home that is one of the losses.
     """
     move, turns = Move(session, api, model, options), session["turns"]
     pairs, strays = pair_results(turns)
@@ -1872,17 +1879,19 @@ def convert(session: Node, api: str, model: str, options: Container[str] = ()) -
 
 
 def _note_rest(move: Move) -> None:
-    """Note what of a body does not go: settings, and fields that have no place; refuse a vendor's own tools."""
+    """Note which settings and fields of a body do not go; refuse a vendor's own tools."""
     session, api = move.session, move.session["issuer"]["api"]
     unknown: list[Path] = []
     for is_own, turn in zip(move.owns, session["turns"]):
         unknown += [] if is_own else turn.unknown
     kept = find_limit(session["settings"])[0]
     for key, value in session["settings"].items():
-        inner = [(key, name) for name in value] if kept[:1] == (key,) and type(value) is dict else [(key,)]
+        inner: list[Path] = [(key,)]
+        if kept[:1] == (key,) and type(value) is dict:
+            inner = [(key, name) for name in value]
         for path in inner if value is not None else []:
             if path != kept:
-                move.lose(f"the setting {show(path[-1])} does not go", path)
+                move.lose(f"the setting {show(str(path[-1]))} does not go", path)
     parts = [tool for tool in session.get("tools", []) if "name" not in tool and not move.is_home]
     native = session.get("native", {}) if api and not move.is_home else {}
     if "tools" in native:
@@ -1896,7 +1905,7 @@ def _note_rest(move: Move) -> None:
 
 
 def _settle_calls(move: Move, pairs: list[Pair]) -> Iterator[tuple[bool, Node]]:
-    """Yield (is own, turn): each foreign call has an id of our own, and its result directly behind, in order."""
+    """Yield (is own, turn): a foreign call has an id of ours, and its result directly behind, in order."""
     turns, owns = move.session["turns"], move.owns
     used = {pair.call.get("call_id") for pair in pairs if owns[pair.turn]}
     minted = (name for name in map("call_{}".format, count(1)) if name not in used)
@@ -1944,7 +1953,7 @@ def _look_at_call(move: Move, call: Node, is_repeated: bool) -> None:
 
 
 def _make_unclear(move: Move, call: Node) -> Node:
-    """Return a result that says that an open call is unclear; that is noted, or refused, as the options say."""
+    """Return a result that says that an open call is unclear; it is noted or refused, as the options say."""
     name = show(f"{call.get('call_id', '')} ({call['tool']})")
     if "unclear" in move.options:
         move.lose(f"open call {name}: its result says that it is unclear", call.at)
@@ -1955,7 +1964,7 @@ def _make_unclear(move: Move, call: Node) -> Node:
 
 def _carry_turn(turn: Node, move: Move, is_current: bool) -> Node:
     """Return a foreign turn as it can go: each part carried, replaced by a line, left out or refused."""
-    role, issuer = turn["role"], turn.get("issuer", move.session["issuer"])
+    role, issuer = turn["role"], turn["issuer"] if "issuer" in turn else move.session["issuer"]
     if role == "system":
         role = "user"
         move.lose("late system message: it goes as the user's", turn.at)
@@ -2096,7 +2105,7 @@ def _find_surrogate(session: Node) -> Path:
 
 
 def render_session_handoff(checkpoint: Json) -> str:
-    """Return the handoff prompt of a session: how to go on, and the facts without digests. Ends with a newline."""
+    """Return the handoff prompt of a session: how to go on, and the facts without digests."""
     hidden = ("schema_version", "task_id", "source_sha256", "result_sha256")
     facts = {key: value for key, value in checkpoint.items() if key not in hidden}
     facts["completed"] = [
@@ -2155,9 +2164,11 @@ def describe_api_error(reply: Any) -> str:
     """Return what a parsed error body of any API says, or "" for any other reply."""
     reply = reply[0] if type(reply) is list and len(reply) == 1 else reply  # as Gemini has it at times
     error = reply.get("error") if type(reply) is dict else None
-    kinds = [error.get(field) for field in ("status", "type", "code")] if type(error) is dict else []
+    if type(error) is not dict:
+        return ""
+    kinds = [error.get(field) for field in ("status", "type", "code")]
     kind = next((kind for kind in kinds if type(kind) is str), "an error")
-    return f"{shorten(show(kind))}: {describe(error.get('message', MISSING))}" if kinds else ""
+    return f"{shorten(show(kind))}: {describe(error.get('message', MISSING))}"
 
 
 def tell_reply(reply: Any) -> str:
@@ -2227,13 +2238,14 @@ def _explain_stop(stop: Any, right: Any, at: Path) -> Findings:
 def find_step_findings(reply: Json, tool: str | None = None, api: str | None = None) -> Findings:
     """Return why a whole message does not fit its step, a wrong stop first.
 
-    With `tool` it must be one call of that tool, with no arguments and with an id where its API has one; without,
-    a finished answer with no call. Texts must hold text; all other blocks are left alone.
+    With `tool` it must be one call of that tool, with no arguments and with an id where its API has one;
+    without, a finished answer with no call. Texts must hold text; all other blocks are left alone.
     """
     api = api or tell_reply(reply)
     form, (_, at, stop, stop_at) = APIS[api], open_reply(reply, api)
     right = (form.calling if tool else form.answered).split()[0]
-    parts = (read_reply(reply, api) or {"parts": []})["parts"]
+    turn = read_reply(reply, api)
+    parts = turn["parts"] if turn else []
     return _explain_stop(stop, right, stop_at) + cut(_find_bad_blocks(api, parts, tool, (*at, form.content)))
 
 
@@ -2259,12 +2271,12 @@ def _find_bad_blocks(api: str, parts: list[Node], tool: str | None, at: Path) ->
 
 def join_text(reply: Json) -> str:
     """Return the visible text of a reply that passed find_step_findings."""
-    parts = (read_reply(reply, tell_reply(reply)) or {"parts": []})["parts"]
-    return "".join(part["text"] for part in parts if part["kind"] == "text")
+    turn = read_reply(reply, tell_reply(reply))
+    return "".join(part["text"] for part in turn["parts"] if part["kind"] == "text") if turn else ""
 
 
 def find_answer(reply: Any) -> tuple[Findings, Any]:
-    """Return what keeps a parsed reply of any API from being a finished answer, and the answer's value if nothing does.
+    """Return what keeps a parsed reply of any API from being a finished answer, and the answer's value.
 
     A good answer may be null: only where nothing was found is there one.
     """
@@ -2278,8 +2290,8 @@ def find_answer(reply: Any) -> tuple[Findings, Any]:
 def judge_reply(session: Node, reply: Any) -> tuple[Node | None, Findings]:
     """Return a reply as the session's next turn (None if it holds none), and why it must not be acted on.
 
-    Findings: not whole, cut or refused, a call of a tool that the session does not have, arguments that are not an
-    object, a call that repeats a completed or an unclear operation.
+    Findings: not whole, cut or refused, a call of a tool that the session does not have, arguments that are
+    not an object, a call that repeats a completed or an unclear operation.
     """
     api = tell_reply(reply)
     findings = find_reply_findings(reply, api)
@@ -2871,7 +2883,7 @@ _SIGNATURE = "c2lnbmF0dXJlIG9mIG5vYm9keQ=="
 
 
 def _move_directly(session: Node, api: str, model: str, is_signed: bool, kinds: Sequence[str] = PARTS) -> Any:
-    """Return a body with a session's parts of some kinds; if signed, each that the API signs has the signature."""
+    """Return a body with a session's parts of some kinds, those that the API signs with a signature."""
     messages = []
     for turn in session["turns"]:
         parts = [{**part, "credential": _SIGNATURE} for part in turn["parts"] if part["kind"] in kinds]
@@ -3228,7 +3240,7 @@ def flush_folder(path: str) -> None:
 
 # --- Sessions: whose record a file holds --------------------------------------
 
-# API | where it is found | what tells it, of a record's fields, tools, roles, messages, and blocks of content or parts
+# API | where it is found | what tells it: fields, tools, roles, messages, blocks of content, parts
 _SIGNS_TEXT = """
 messages | field | system
 messages | tool | input_schema
@@ -3262,10 +3274,9 @@ def _list_signs(record: Any) -> Iterator[tuple[str, Any]]:
     yield from (("field", key) for key in body)
     yield from (("tool", key) for tool in _list_objects(body.get("tools")) for key in tool)
     messages = record if type(record) is list else body.get("messages", body.get("contents"))
-    for message in _list_objects(messages):
+    for place, message in enumerate(_list_objects(messages)):
         role = message.get("role")
-        yield from [("item", message.get("type")), ("role", role)]
-        yield "first role", role if message is messages[0] else ""
+        yield from [("item", message.get("type")), ("role", role), ("first role", "" if place else role)]
         yield from (("message", key) for key in message)
         yield from (("block", block.get("type")) for block in _list_objects(message.get("content")))
         yield from (("part", key) for part in _list_objects(message.get("parts")) for key in part)
@@ -3963,7 +3974,8 @@ def _cmd_session(terminal: Terminal, options: Any) -> int:
         return _judge_reply_file(terminal, options, session)
     if not options.to:
         return _say_facts(terminal, session)
-    body, losses = session, []
+    body: Any = session
+    losses: Findings = []
     if options.to != NEUTRAL and options.fresh:
         body, losses = convert_fresh(session, options.to, options.model)
     elif options.to != NEUTRAL:
