@@ -1503,7 +1503,8 @@ def _fit(kind: str, value: Any, at: Path) -> Node:
     if kind == "part":
         kind = str(value["kind"]) if type(value) is dict and value.get("kind") in PARTS else "other"
     forms = [form for form in FORMS[NEUTRAL] if form.kind == kind]
-    node, unknown = Node(at, _NEW.get(kind, {})), list[Path]()
+    node = Node(at, _NEW.get(kind, {}))
+    unknown: list[Path] = []
     is_right = any(match(form.template, value, at, {}, unknown) for form in forms)
     if not is_right or unknown or (value.get("issuer") or {}).get("api") not in (None, *APIS):
         expected = f"a {kind} with {forms[0].keys}{', or other fields' * bool(unknown)}"
