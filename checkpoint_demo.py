@@ -1455,7 +1455,7 @@ def write_body(
     body.update(session["settings"] if is_whole else least)
     if api != CHAT and system is not MISSING:
         body[form.system] = system
-    tools = session.get("tools", [])
+    tools = [tool for tool in session.get("tools", []) if is_home or "name" in tool]
     if api == MESSAGES and not is_home:  # it asks for the schema of an object
         tools = [Node(tool.at, {"parameters": {}, **tool}) for tool in tools]
         for tool in [tool for tool in tools if type(tool["parameters"]) is dict]:
