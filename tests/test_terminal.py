@@ -54,14 +54,7 @@ class RemovePasswordsTest(unittest.TestCase):
                     self.assertEqual(self.remove(f"<{form}>", **{name: url}), "<[password removed]>")
 
     def test_user_part_of_a_broken_url_is_removed(self):
-        broken = (
-            "http:/{}@host:1",
-            "http:{}@host:1",
-            "//{}@host",
-            "{}@host",
-            "http://{}@",
-            "http://{}@a@b:x",
-        )
+        broken = ("http:/{}@host:1", "http:{}@host:1", "//{}@host", "{}@host", "http://{}@")
         for begin in broken:
             with self.subTest(begin):
                 proxies = {"https_proxy": begin.format("demo:secret-51#/x")}
