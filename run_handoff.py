@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # also where Python leaves it out
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # which -P and -I leave out
 try:
     import checkpoint_demo as demo
 except ImportError as missing:
@@ -80,7 +80,7 @@ _NEW_RUN = "start a new run in a new folder, see --out"
 # What mends the cause of a failed run, by its code.
 _MENDS = {
     "network": "look at the endpoint, the network and the proxy",
-    "certificate": "set SSL_CERT_FILE to the certificates of the company or the proxy that signed it",
+    "certificate": "set SSL_CERT_FILE to the file of your company's, or your proxy's, certificate authority",
     "key": "look at the key",
     "address": "look at the endpoint and the models",
     "load": "wait",
@@ -136,10 +136,7 @@ class RunEnded(Exception):
 
 
 class EvidenceError(Exception):
-    """A file of the evidence folder could not be written; the ledger is one of them.
-
-    A reply that is on disk but may have lost its name in a crash is kept under the name `kept`.
-    """
+    """A file of the evidence folder could not be written, or a reply is `kept` that could not be named."""
 
     def __init__(self, name: str, error: Exception, kept: str = "") -> None:
         reason = error.what if isinstance(error, demo.HandoffError) else demo.explain(error)
@@ -187,12 +184,15 @@ PRICES_MICRO_USD = {
 }
 _TOKEN_FIELDS = ("input_tokens", "output_tokens")
 _CACHE_FIELDS = ("cache_creation_input_tokens", "cache_read_input_tokens")
-# The other fields of usage that cost nothing: where nothing in them is above 0, or with these values.
-_FREE_AT_ZERO = (*_CACHE_FIELDS, "cache_creation", "server_tool_use", "fallback_credit")
-_FREE_VALUES = {
-    **dict.fromkeys(("service_tier", "speed"), (None, "standard")),
-    "inference_geo": (None, "global", "not_available"),
+# The fields of usage that cost nothing beside the tokens where all in them is null, 0, or a value named here.
+_NEUTRAL: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((*_CACHE_FIELDS, "cache_creation", "server_tool_use", "fallback_credit"), ()),
+    **dict.fromkeys(("output_tokens_details", "iterations"), ()),
+    **dict.fromkeys(("service_tier", "speed"), ("standard",)),
+    "inference_geo": ("global", "not_available"),
+    "type": ("message",),  # of an iteration; a compaction is one of another type
 }
+_COUNTED = {*_TOKEN_FIELDS, "thinking_tokens"}  # again, as parts of the tokens
 _MOST_COUNT = 10**9
 
 
@@ -232,30 +232,18 @@ def find_cost_gap(message: Json) -> str:
     is_empty = message.get("content") == [] and "output_tokens" in counts
     odd = [] if counts.get("input_tokens") else ["input_tokens"]
     odd += [] if counts.get("output_tokens") or is_empty else ["output_tokens"]
-    odd += [name for name in usage if name not in _TOKEN_FIELDS and not _is_neutral(name, usage[name])]
+    others = [name for name in usage if name not in _TOKEN_FIELDS]
+    odd += [name for name in others if name not in _NEUTRAL or not _is_neutral(name, usage[name])]
     return f"usage.{demo.shorten(demo.show(odd[0]))}" if odd else ""
 
 
 def _is_neutral(name: str, value: Any) -> bool:
-    """Return whether a field of usage, or of an iteration in it, costs nothing beside the tokens."""
-    if name == "iterations":  # a compaction is one of another type, and is billed apart
-        parts = value if type(value) is list else [value]
-        return value is None or all(
-            type(part) is dict
-            and part.get("type") == "message"
-            and all(_is_neutral(*field) for field in part.items() if field[0] not in ("type", *_TOKEN_FIELDS))
-            for part in parts
-        )
-    if name == "output_tokens_details":  # the output tokens include them
-        return value is None or (type(value) is dict and value.keys() <= {"thinking_tokens"})
-    return _is_nothing(value) if name in _FREE_AT_ZERO else value in _FREE_VALUES.get(name, ())
-
-
-def _is_nothing(value: Any) -> bool:
-    """Return whether a value is null, the integer 0, or an object of such."""
-    if type(value) is dict:
-        return all(map(_is_nothing, value.values()))
-    return value is None or (type(value) is int and value == 0)
+    """Return whether nothing in a field costs anything: see _NEUTRAL."""
+    if isinstance(value, (dict, list)):
+        fields = value.items() if isinstance(value, dict) else ((name, item) for item in value)
+        return all(_is_neutral(*field) for field in fields)
+    is_nothing = value is None or (type(value) is int and value == 0)
+    return is_nothing or name in _COUNTED or value in _NEUTRAL.get(name, ())
 
 
 def render_usd(micro_usd: int | None) -> str:
@@ -439,7 +427,7 @@ FAILED = "failed"
 UNCLEAR = "unclear"
 
 _REDIRECTS = (301, 302, 303, 307, 308)
-# Decided before any work; every other status of 400 to 499 may come behind it, 408, 409 and 499 for example.
+# Before any work. Another status from 400 to 499, such as 408, 409 or 499, may come after it.
 _REFUSALS = {400, 401, 402, 403, 404, 405, 406, 410, 411, 413, 414, 415, 417, 421, 422, 426, 428, 429, 431}
 
 
@@ -499,7 +487,7 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
     about = f"HTTP {status}"
     if status in _REDIRECTS:
         return FAILED, f"{about}: a redirect, which is not followed{said}", None
-    if status == 400 and _says_output_blocked(reply, body):
+    if status == 400 and "output blocked" in f"{reply!r} {body!r}".lower():
         return UNCLEAR, f"{about}: the output was blocked after it was made{said}", None
     if status in _REFUSALS:
         return FAILED, f"{about}: the request was refused{said}{wait}", None
@@ -526,11 +514,6 @@ def find_words(reply: Any, body: bytes) -> str:
     places += [fields.get("message"), fields.get("detail"), body.decode("utf-8", "replace")]
     words = next((words for words in places if isinstance(words, str) and words.strip()), "")
     return demo.show(demo.shorten(words.strip(), 200))
-
-
-def _says_output_blocked(reply: Any, body: bytes) -> bool:
-    """Return whether an error anywhere holds the words by which output is refused that was made already."""
-    return "output blocked" in f"{reply!r} {body.decode('utf-8', 'replace')}".lower()
 
 
 def find_outcome_cause(outcome: Outcome) -> str:
@@ -814,11 +797,11 @@ _REQUEST_ID_FIELDS = ("request_id", "requestId")
 
 def check_pair(given: set[str], endpoint: str) -> None:
     """Raise RefusedError where a key would go to an endpoint that it was not named for."""
-    named = [name for name in ("--endpoint", "--key-env") if name in given]
     is_local = re.match(rf"https?://({_LOOPBACK})(?![^:/?])", endpoint.lower())
-    if len(named) == 1 and not (named == ["--endpoint"] and is_local):
-        why = "a key goes only to the endpoint that it was named for"
-        raise demo.RefusedError(f"{named[0]} alone", why, "name both, --endpoint URL and --key-env NAME")
+    for name, other in (("--key-env", "--endpoint"), ("--endpoint", "--key-env")):
+        if name in given and other not in given and not (is_local and name == "--endpoint"):
+            why = "a key goes only to the endpoint that it was named for"
+            raise demo.RefusedError(f"{name} without {other}", why, "name both of them")
 
 
 def check_transport(endpoint: str) -> None:
@@ -826,30 +809,22 @@ def check_transport(endpoint: str) -> None:
     import importlib
 
     is_secure = endpoint.lower().startswith("https:")
-    for name in (*(["ssl"] if is_secure else []), "socket", "zlib", "http.client", "urllib.request"):
-        try:
+    try:
+        for name in ("socket", "zlib", "http.client", "urllib.request", *(["ssl"] if is_secure else [])):
             importlib.import_module(name)
-        except ImportError as error:
-            what, why = f"this Python has no module {name}", "no request can be sent without it"
-            raise demo.RefusedError(what, why, "use another build of Python") from error
-    if is_secure:
-        _check_proxy(endpoint)
-
-
-def _check_proxy(endpoint: str) -> None:
-    import urllib.parse
+    except ImportError as error:
+        what, why = f"this Python has no module {error.name}", "no request can be sent without it"
+        raise demo.RefusedError(what, why, "use another build of Python") from error
     import urllib.request
 
-    proxy = urllib.request.getproxies().get("https", "")
+    proxy = urllib.request.getproxies().get("https", "") if is_secure else ""
     match = re.fullmatch(_PROXY, proxy)
-    if not proxy or urllib.request.proxy_bypass(urllib.parse.urlsplit(endpoint).netloc):
-        return
-    if not match or int(match["port"] or 1) not in range(1, 65_536):
-        set_in = [name for name in ("https_proxy", *os.environ) if name.lower() == "https_proxy"]
-        where = next(filter(os.environ.get, set_in), "the system")
-        why = "every request would go through it; it is not shown, because it may hold a password"
-        next_step = "set it to http://HOST:PORT, the only kind that is spoken, or take it away"
-        raise demo.RefusedError(f"the proxy in {where} is not a URL", why, next_step)
+    is_right = match and 0 < int(match["port"] or 1) < 65_536
+    if proxy and not is_right and not urllib.request.proxy_bypass(urllib.request.Request(endpoint).host):
+        names = [name for name in ("https_proxy", *os.environ) if name.lower() == "https_proxy"]
+        what = f"the proxy in {next(filter(os.environ.get, names), 'the settings')} cannot be used"
+        why = "it is not an http URL with a host; it is not shown, because it may hold a password"
+        raise demo.RefusedError(what, why, "set it to http://HOST:PORT, or take it away")
 
 
 class _TransportError(Exception):
@@ -917,20 +892,12 @@ class Attempt:
     def run(self, url: str, headers: dict[str, str], data: bytes, timeout_seconds: float) -> None:
         """Send the request and receive the reply; `finding` says what broke. Runs in a thread."""
         try:
-            self._exchange(url, headers, data, timeout_seconds)
-        except BaseException as error:
-            self.bug = error
-        finally:
-            self.done.set()
+            import http.client
+            import urllib.error
+            import urllib.request
 
-    def _exchange(self, url: str, headers: dict[str, str], data: bytes, timeout_seconds: float) -> None:
-        import http.client
-        import urllib.error
-        import urllib.request
-
-        # http.client reads 100 headers at most; here their size is limited, and the shortest has 4 bytes.
-        vars(http.client)["_MAXHEADERS"] = HEAD_LIMIT_BYTES // 4
-        try:
+            # http.client reads 100 headers; here their size has the limit, and the shortest has 4 bytes.
+            vars(http.client)["_MAXHEADERS"] = HEAD_LIMIT_BYTES // 4
             request = urllib.request.Request(url, data, headers)  # a request with data is a POST
             with _build_opener(self).open(request, timeout=timeout_seconds + 1) as response:
                 with self._lock:
@@ -943,6 +910,10 @@ class Attempt:
         except (OSError, http.client.HTTPException, ValueError, _TransportError) as error:
             reason = error.reason if isinstance(error, urllib.error.URLError) else error
             self.finding = self.finding or self.unsent or demo.explain(reason)
+        except BaseException as error:
+            self.bug = error
+        finally:
+            self.done.set()
 
 
 def _build_opener(attempt: Attempt) -> Any:
@@ -1148,18 +1119,22 @@ def _gunzip(data: bytes) -> tuple[bytes, bool]:
     """
     import zlib
 
-    text, at, end = bytearray(), 0, len(data.rstrip(b"\0"))
-    try:
-        while not at or at < end:
-            member = zlib.decompressobj(wbits=31)
-            while not member.eof:
-                piece = data[at : at + 4_096]  # what is left of it behind a member is copied
+    text, at, end, size = bytearray(), 0, len(data.rstrip(b"\0")), 4_096
+    while not at or at < end:
+        begin, member = at, zlib.decompressobj(wbits=31)
+        while not member.eof:
+            piece = data[at : at + size]  # what is left of it behind a member is copied
+            try:
                 text += member.decompress(piece, REPLY_LIMIT_BYTES + 1 - len(text))
-                if not piece or len(text) > REPLY_LIMIT_BYTES:
-                    return bytes(text[:REPLY_LIMIT_BYTES]), False
-                at += len(piece) - len(member.unused_data)
-    except zlib.error:
-        return bytes(text), False
+            except zlib.error:
+                if size == 1:
+                    return bytes(text), False
+                size, member = 1, zlib.decompressobj(wbits=31)  # a piece with an error gives nothing
+                member.decompress(data[begin:at])
+                continue
+            if not piece or len(text) > REPLY_LIMIT_BYTES:
+                return bytes(text[:REPLY_LIMIT_BYTES]), False
+            at += len(piece) - len(member.unused_data)
     return bytes(text), True
 
 
@@ -1218,17 +1193,14 @@ class Recorder:
         temporary = os.path.join(self.folder, part)
         try:
             demo.write_flushed(temporary, data, 0o600)
-        except OSError as error:
-            raise EvidenceError(name, error) from error
-        try:
             _rename(temporary, os.path.join(self.folder, name))
             demo.flush_folder(self.folder)
         except OSError as error:
-            if name in _RESPONSE_FILES:
-                kept = part if os.path.lexists(temporary) else name
-                raise EvidenceError(name, error, kept) from error
-            demo.discard(temporary)
-            raise EvidenceError(name, error) from error
+            names = [part, name] if name in _RESPONSE_FILES else []
+            kept = [name for name in names if os.path.lexists(os.path.join(self.folder, name))]
+            if not kept:
+                demo.discard(temporary)
+            raise EvidenceError(name, error, "".join(kept)) from error
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Append one line, without the key, to the ledger and flush it; a line that fails is taken back.
@@ -1752,11 +1724,8 @@ class Inspector:
             raise EvidenceBroken(self._line(), "observed a reply without a status, a digest or a connection")
         if facts.get("content_encoding", "gzip") != "gzip" or not 100 <= facts.get("http_status", 200) <= 999:
             raise EvidenceBroken(self._line(), "observed an encoding or a status that no run records")
-        if facts.get("began") and (has_reply or not facts.get("opened", True)):
-            raise EvidenceBroken(self._line(), "observed the beginning of a reply beside what excludes it")
         if not has_reply:
-            of_a_reply = {"content_encoding", "content_encoding_header", "key_removed"}
-            if "finding" not in facts or of_a_reply & facts.keys():
+            if "finding" not in facts or {"content_encoding", "key_removed"} & facts.keys():
                 message = "observed no reply, but nothing that broke, or something decoded"
                 raise EvidenceBroken(self._line(), message)
             return Outcome(**facts)
@@ -1883,9 +1852,10 @@ def inspect_run(
     lost = [name for name in (REPORT, SUMS) if inspector.files[name] is None]
     if lost and [finding.path for finding in inspector.findings] == lost:
         inspector.end, inspector.verdict = f"{end}, but there is no {' and no '.join(lost)}", "incomplete"
-    replies = {f".{name}.part" for name in _RESPONSE_FILES}
-    words = {True: "is a reply that did not get its name", False: "is not a file of a run"}
-    inspector.notes += [f"{demo.show(name)} {words[name in replies]}" for name in strangers]
+    kinds = {f".{name}.part": "a reply that did not get its name" for name in _RESPONSE_FILES}
+    inspector.notes += [
+        f"{demo.show(name)} is {kinds.get(name, 'not a file of a run')}" for name in strangers
+    ]
     return inspector
 
 
@@ -1903,6 +1873,7 @@ def list_requests(records: Records, default: str = "not planned") -> dict[str, J
     for step in STEPS:
         record = last.get(step.operation_id, {"state": default})
         usage, elapsed = record.get("usage"), record.get("elapsed_milliseconds")
+        tokens = "/".join(str(usage.get(name, "?")) for name in _TOKEN_FIELDS) if usage else "unknown"
         requests[step.operation_id] = {
             "state": record["state"],
             "sent": sent.get(step.operation_id),
@@ -1910,18 +1881,15 @@ def list_requests(records: Records, default: str = "not planned") -> dict[str, J
             "model answered": record.get("model"),
             "HTTP status": record.get("http_status"),
             "stop reason": record.get("stop_reason"),
-            "tokens in/out": None if usage is None else _render_tokens(usage),
+            "tokens in/out": None if usage is None else tokens,
             "seconds": None if elapsed is None else f"{elapsed / 1_000:.1f}",
             "dollars": record.get("cost_usd"),
             "cost unknown": record.get("cost_unknown"),
             "request id": record.get("request_id"),
+            "request id header": record.get("request_id_header"),
             "why": record.get("why"),
         }
     return requests
-
-
-def _render_tokens(usage: Json) -> str:
-    return "/".join(str(usage.get(name, "?")) for name in _TOKEN_FIELDS) if usage else "unknown"
 
 
 def render_table(records: Records, default: str = "not planned") -> str:
@@ -1962,7 +1930,8 @@ def list_warnings(records: Records) -> list[str]:
     for operation_id, facts in list_requests(records).items():
         asked, answered = facts["model asked"], facts["model answered"] or "a model without a name"
         if facts["state"] in (IN_FLIGHT, UNCLEAR) and not is_rehearsal(records):
-            known = facts["request id"] or "not known"
+            known, header = facts["request id"] or "not known", facts["request id header"]
+            known += f" ({header})" if header else ""
             lines.append(f"look up: {operation_id}, sent {facts['sent']}, request id {known}")
         elif facts["state"] == CONFIRMED and asked != answered:
             lines.append(f"warning: {operation_id}: asked for {asked}, answered by {answered}")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import errno
 import io
+import json
 import os
 import signal
 import subprocess
@@ -34,6 +36,51 @@ LOST = {
     "a broken pipe": "lost: Broken pipe",
     "full": "lost: No space left on device",
 }
+
+
+class RemovePasswordsTest(unittest.TestCase):
+    """What a proxy's URL holds for a user is in no text that is shown."""
+
+    def remove(self, text, **proxies):
+        with mock.patch.dict(os.environ, proxies):
+            return checkpoint_demo.remove_passwords(text)
+
+    def test_user_part_is_removed_in_every_form(self):
+        url = "http://demo%40user:pa%2Fss+word@proxy.example.invalid:3128"
+        pairs = ("demo%40user:pa%2Fss+word", "demo@user:pa/ss+word")
+        forms = (
+            *pairs,
+            "pa%2Fss+word",
+            "pa/ss+word",
+            *(base64.b64encode(p.encode()).decode() for p in pairs),
+        )
+        for name in ("https_proxy", "HTTP_PROXY", "all_proxy", "Some_Proxy"):
+            for form in forms:
+                with self.subTest(name, form=form):
+                    self.assertEqual(self.remove(f"<{form}>", **{name: url}), "<[password removed]>")
+
+    def test_user_part_of_a_broken_url_is_removed(self):
+        broken = ("http:/{}@host:1", "http:{}@host:1", "//{}@host", "{}@host", "http://{}@")
+        for begin in broken:
+            with self.subTest(begin):
+                proxies = {"https_proxy": begin.format("demo:secret-51#/x")}
+                for text in ("demo:secret-51#/x", "secret-51#/x"):
+                    self.assertNotIn("secret", self.remove(f"a {text} b", **proxies))
+
+    def test_password_in_json_is_removed(self):
+        shown = self.remove(json.dumps(['p"\u00e9\\z']), https_proxy='http://u:p"\u00e9\\z@host')
+        self.assertEqual(shown, '["[password removed]"]')
+
+    def test_ordinary_words_are_left_alone(self):
+        text = "http://127.0.0.1: run: a: me@example.invalid"
+        ordinary = ("http://proxy:3128", "http://@proxy", "http://:@proxy", "http://a:run@proxy", "@", "")
+        for url in ordinary:
+            with self.subTest(url):
+                self.assertEqual(self.remove(text, https_proxy=url), text)
+        self.assertEqual(self.remove(text, demo="http://me:127.0.0.1@proxy"), text)
+        self.assertEqual(
+            self.remove("it is a:run", https_proxy="http://a:run@proxy"), "it is [password removed]"
+        )
 
 
 class Screen(io.StringIO):

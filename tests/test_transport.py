@@ -7,6 +7,7 @@ import gc
 import gzip
 import http.client
 import json
+import os
 import socket
 import ssl
 import threading
@@ -219,6 +220,29 @@ class ReplyTest(SendTestCase):
                 outcome = self.send(answer)
                 self.assertTrue(outcome.finding)
                 self.assertEqual(outcome.body, kept)
+
+    def test_key_in_the_part_of_a_broken_gzip_that_can_be_read_is_not_kept(self):
+        echoed = gzip.compress(json.dumps({"echo": KEY}).encode())
+        members = gzip.compress(b" " * 9) + echoed
+        cases = {
+            "a wrong check sum": echoed[:-8] + bytes(8),
+            "a wrong check sum in the second member": members[:-8] + bytes(8),
+            "an end that is cut off": echoed[:-9],
+            "something behind it": members + b"x",
+        }
+        for name, body in cases.items():
+            with self.subTest(name):
+                outcome = self.send(respond(body, content_encoding="gzip"))
+                self.assertEqual((outcome.body, outcome.key_removed), (b"[key removed]", True))
+                self.assertTrue(outcome.finding)
+
+    def test_gzip_of_many_small_members_or_with_an_error_at_its_end_is_read_in_time(self):
+        begun = time.monotonic()
+        small = gzip.compress(b"")
+        self.assertEqual(run_handoff._gunzip(small * 100_000 + gzip.compress(b"x")), (b"x", True))
+        text, is_whole = run_handoff._gunzip(gzip.compress(os.urandom(4_000_000))[:-8] + bytes(8))
+        self.assertEqual((len(text), is_whole), (4_000_000, False))
+        self.assertLess(time.monotonic() - begun, 8)
 
     def test_gzip_sent_without_saying_so_is_kept_as_it_came(self):
         outcome = self.send(respond(gzip.compress(WHOLE)))
