@@ -2158,7 +2158,7 @@ _STOP_REASONS = {
     "pause_turn": "the turn was paused before its end",
     **dict.fromkeys(("tool_use", "tool_calls"), "the model waits for a tool"),
 }
-_CALLING = re.compile("(.*_)?tool_use|function(_call|Call)?|custom")  # names of pieces that call something
+_CALLING = re.compile("(?s).*tool_use|function(_call|Call)?|custom")  # names of pieces that call something
 
 
 def describe_api_error(reply: Any) -> str:
