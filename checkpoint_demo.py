@@ -1016,9 +1016,9 @@ class Node(Json):
 
     __slots__ = ("at", "unknown")
 
-    def __init__(self, at: Path, fields: Json, unknown: Sequence[Path] = ()) -> None:
+    def __init__(self, at: Path, fields: Json, unknown: list[Path] | None = None) -> None:
         super().__init__(fields)
-        self.at, self.unknown = at, unknown
+        self.at, self.unknown = at, unknown or []
 
 
 class Hole(NamedTuple):
@@ -1404,7 +1404,7 @@ def _read_turns(issuer: Json, messages: list[Any], begin: int, at: Path) -> list
         kinds = [part["kind"] for part in turn["parts"]]
         if are_results and kinds[:1] == ["result"]:
             turns[-1]["parts"] += turn["parts"]
-            turns[-1].unknown = [*turns[-1].unknown, *turn.unknown]
+            turns[-1].unknown += turn.unknown
             came[-1].append(message)
         else:
             turns.append(turn)
@@ -1455,7 +1455,7 @@ def write_body(
     body.update(session["settings"] if is_whole else least)
     if api != CHAT and system is not MISSING:
         body[form.system] = system
-    tools = session.get("tools", [])
+    tools = [tool for tool in session.get("tools", []) if is_home or "name" in tool]
     if api == MESSAGES and not is_home:  # it asks for the schema of an object
         tools = [Node(tool.at, {"parameters": {}, **tool}) for tool in tools]
         for tool in [tool for tool in tools if type(tool["parameters"]) is dict]:
@@ -1490,7 +1490,6 @@ def _read_neutral(record: Json, model: str | None) -> Node:
         session[field] = [_fit(field[:-1], value, (field, n)) for n, value in enumerate(session[field])]
     for turn in session["turns"]:
         turn["parts"] = [_fit("part", part, (*turn.at, "parts", n)) for n, part in enumerate(turn["parts"])]
-        turn.unknown = []
         api = turn.get("issuer", session["issuer"])["api"]
         for n, message in enumerate(turn.get("native", []) if api else []):
             read_turn(api, message, (*turn.at, "native", n), turn.unknown)
@@ -1509,7 +1508,10 @@ def _fit(kind: str, value: Any, at: Path) -> Node:
     if not is_right or unknown or (value.get("issuer") or {}).get("api") not in (None, *APIS):
         expected = f"a {kind} with {forms[0].keys}{', or other fields' * bool(unknown)}"
         raise SessionError([Finding(render_path(at), f"observed {describe(value)}, expected {expected}")])
-    node.update((key, part) for key, part in value.items() if part is not None or key == "native")
+    data = (
+        () if kind in ("turn", "session") else ("native", "arguments", "parameters")
+    )  # null is a value there
+    node.update((key, part) for key, part in value.items() if part is not None or key in data)
     if kind == "result" and type(node["content"]) is list:
         node["content"] = [_fit("part", part, (*at, "content", n)) for n, part in enumerate(node["content"])]
     if "issuer" in node:
@@ -1700,6 +1702,7 @@ def _walk(session: Node, model: str, foreign: Container[str]) -> Iterator[tuple[
     last = turns[-1] if turns else Node((), {"role": "", "parts": []})
     kinds = [{part["kind"] for part in turn["parts"] if "text" in part} for turn in turns]
     reasons, before = ["reasoning" in each for each in kinds], "assistant"
+    some_reason = any(reasons)
     current = max(
         (place for place, turn in enumerate(turns) if turn["role"] in ("user", "system")), default=-1
     )
@@ -1717,7 +1720,7 @@ def _walk(session: Node, model: str, foreign: Container[str]) -> Iterator[tuple[
                 yield "unsigned", calls[0], calls[0]["tool"]
             if not reasons[place] and (type(thinking) is not dict or thinking.get("type") != "disabled"):
                 yield "no reasoning", turn, ""
-            if not reasons[place] and any(reasons):
+            if not reasons[place] and some_reason:
                 yield "some reasoning", turn, ""
         before = turn["role"]
     texts = [part["text"] for part in last["parts"] if part["kind"] == "text"]

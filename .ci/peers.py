@@ -167,9 +167,9 @@ def build_takers() -> dict[str, Callable[[Any, str], str]]:
         def check(body: Any, name: str) -> str:
             try:
                 checked = adapter.validate_python(body)
+                return "\n".join(find_unknown(body, checked, name)) if is_typed_dict else ""
             except pydantic.ValidationError as error:
                 return str(error)
-            return "\n".join(find_unknown(body, checked, name)) if is_typed_dict else ""
 
         return check
 

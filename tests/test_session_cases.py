@@ -118,6 +118,15 @@ class SessionCasesTest(unittest.TestCase):
                 for words in case["findings"]:
                     self.assertIn(words, err)
 
+    def test_vendor_tool_that_is_left_out_is_not_in_the_body(self):
+        record = read_case("055-server-tool-anthropic.session.json")
+        for api, model in (("chat", "gpt-5.5"), ("gemini", "gemini-3.5-flash")):
+            with self.subTest(api):
+                options = ("--to", api, "--model", model, "--leave-out")
+                code, out, err = run_session(*options, record=record)
+                self.assertEqual((code, "web_search" in json.dumps(json.loads(out)["tools"])), (0, False))
+                self.assertIn("web_search", err)
+
     def test_reply_becomes_the_next_turn(self):
         for case in REPLIES:
             with self.subTest(case["file"]):
