@@ -2161,7 +2161,7 @@ _STOP_REASONS = {
     "pause_turn": "the turn was paused before its end",
     **dict.fromkeys(("tool_use", "tool_calls"), "the model waits for a tool"),
 }
-_CALLING = re.compile("(.*_)?tool_use|function(_call|Call)?|custom")  # names of pieces that call something
+_CALLING = re.compile("(?s).*tool_use|function(_call|Call)?|custom")  # names of pieces that call something
 
 
 def describe_api_error(reply: Any) -> str:
@@ -3634,6 +3634,7 @@ def expect(pattern: str, expected: str) -> Callable[[str], str]:
 _ANY = expect("(?s).+", "a value")
 MODEL = expect("[!-~]{1,200}", "a model id, up to 200 characters of printable ASCII")
 _API = expect("messages|chat|gemini", "messages, chat or gemini")
+_WAY = expect("prefill|instruction", "prefill or instruction")
 _TARGET = expect("messages|chat|gemini|neutral", "messages, chat, gemini or neutral")
 COUNT = expect("[1-9][0-9]{0,8}", "a whole number from 1 to 999999999")
 
@@ -3655,7 +3656,7 @@ _ARGUMENTS: dict[str, Json] = {
     "HANDOFF": _option("HANDOFF", "", nargs="?", default="handoff.txt"),
     "RESPONSE": _option("RESPONSE", "a saved reply"),
     "RESULT": _option("RESULT", "a result, as extract writes it"),
-    "--by": _option("WAY", "", type=expect("prefill|instruction", "prefill or instruction")),
+    "--by": _option("WAY", "print the request that goes on after a cut", type=_WAY),
     "--check-restored": _option("FILE", "compare a session record that came out of storage"),
     "--emit-fixture": _switch("print the built-in session record"),
     "--fresh": _switch("begin a new session, with a checkpoint of the record's facts"),
@@ -3965,7 +3966,7 @@ _OPTIONS = ("fresh", "no_reasoning", "unclear", "leave_out")
 
 
 def _cmd_session(terminal: Terminal, options: Any) -> int:
-    """Show what is in a session record, print it for another API, or judge a reply in view of it."""
+    """Show a session record, print it for another API, or judge a reply to it."""
     chosen = [name for name in _OPTIONS if getattr(options, name)]
     if not options.file:
         return _say_ways(terminal)
@@ -4081,7 +4082,7 @@ def render_stream(stream: Stream) -> Iterator[str]:
 
 
 def _cmd_stream(terminal: Terminal, options: Any) -> int:
-    """Say what a saved stream holds, print its reply, or print the request that goes on after a cut."""
+    """Say what a saved stream holds, print its reply, or go on after a cut."""
     if bool(options.by) != bool(options.session) or (options.by and options.message):
         raise UsageError("--session RECORD and --by go together, and without --message", terminal.name)
     try:
@@ -4125,7 +4126,7 @@ _COMMANDS: dict[str, tuple[Callable[[Terminal, argparse.Namespace], int], str, s
     "session": (
         _cmd_session,
         "FILE --to --model --from --issuer --fresh --no-reasoning --unclear --leave-out --reply --json -o",
-        "session.json --to chat --model kimi-k3 -o body.json",
+        "session.json --to chat --model kimi-k3",
     ),
     "stream": (_cmd_stream, "STREAM --message --session --by --from --issuer --json", "reply.sse"),
     "prepare": (_cmd_prepare, "--out --task --source --session --objective --from --issuer", "--out mine"),

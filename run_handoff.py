@@ -491,7 +491,7 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
         return UNCLEAR, f"{about}: the output was blocked after it was made{said}", None
     if status in _REFUSALS:
         return FAILED, f"{about}: the request was refused{said}{wait}", None
-    if status == 529 and demo.describe_api_error(reply) and not finding:
+    if status == 529 and _is_api_error(reply) and not finding:
         return FAILED, f"{about}: the request was not started{said}{wait}", None
     # 3. A whole message came back.
     if status == 200 and not finding:
@@ -514,6 +514,11 @@ def find_words(reply: Any, body: bytes) -> str:
     places += [fields.get("message"), fields.get("detail"), body.decode("utf-8", "replace")]
     words = next((words for words in places if isinstance(words, str) and words.strip()), "")
     return demo.show(demo.shorten(words.strip(), 200))
+
+
+def _is_api_error(reply: Any) -> bool:
+    """Return whether a reply is an error in the very form of the Messages API."""
+    return isinstance(reply, dict) and reply.get("type") == "error" and bool(demo.describe_api_error(reply))
 
 
 def find_outcome_cause(outcome: Outcome) -> str:

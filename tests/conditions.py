@@ -19,17 +19,12 @@ import time
 import types
 from unittest import mock
 
-from tests.support import CALLED, ENDED, ROOT, Ended, RunTestCase, respond
+from tests.support import CALLED, ENDED, ROOT, Ended, RunTestCase, make_error, respond
 
 SCRIPTS = ("checkpoint_demo.py", "run_handoff.py")
 SENDER, RECEIVER = "anthropic/claude-fable-5.2", "anthropic/claude-opus-5.5"
 SENDER_REPLIES = (respond(CALLED), respond(ENDED))
 FIRST, THIRD = "sender-tool-request", "receiver-handoff"
-
-
-def make_error(code):
-    """Return the OSError of an errno."""
-    return OSError(code, os.strerror(code))
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import copy
+import errno
 import io
 import json
 import os
@@ -135,6 +136,23 @@ class FolderTestCase(unittest.TestCase):
     def names(self):
         """Return the sorted names in the test's folder."""
         return sorted(entry.name for entry in self.folder.iterdir())
+
+    def read_object(self, ended, code):
+        """Return the one object that a command has printed; it says how the command ended."""
+        self.assertEqual(ended.code, code, ended)
+        shown = json.loads(ended.out)  # one value and nothing beside it
+        self.assertIsInstance(shown, dict)
+        self.assertEqual(shown["exit_code"], code)
+        self.assertIsInstance(shown["verdict"], str)
+        self.assertNotIn("\n", shown["verdict"])
+        return shown
+
+    def check_refusal(self, ended, code):
+        """Check that a command has printed one object, which says what is refused, why, and what is next."""
+        shown = self.read_object(ended, code)
+        for word in ("what", "why", "next"):
+            self.assertTrue(shown[word] and isinstance(shown[word], str), word)
+        return shown
 
 
 # --- Replies of the Messages API ---------------------------------------------
@@ -370,6 +388,13 @@ def change_copy(document, change):
 def make_error(code):
     """Return the OSError of an error number."""
     return OSError(code, os.strerror(code))
+
+
+class FullStream(io.StringIO):
+    """A stream of a disk that is full."""
+
+    def write(self, _):
+        raise make_error(errno.ENOSPC)
 
 
 def find_free_descriptor():

@@ -14,7 +14,10 @@ import checkpoint_demo
 from tests import support
 
 SCRIPT = "checkpoint_demo.py"
-COMMANDS = ("self-test", "prepare", "verify", "request", "extract", "validate", "replay")
+COMMANDS = (
+    *("self-test", "session", "stream", "prepare", "verify", "request", "extract", "validate"),
+    "replay",
+)
 REPLY = json.dumps(support.ANSWERED)
 RESULT = json.dumps(json.loads(support.ANSWER), indent=2) + "\n"
 ACCEPTED = "accepted: 3 rows, total shortage 7\n"
@@ -24,8 +27,22 @@ WRONG_FINDING = 'rows[1].shortage: observed the string "0", expected the integer
 # What each command's help names, beside what every help does.
 HELP_NAMES = {
     "self-test": ("--task FILE", "--source FILE"),
-    "prepare": ("--out DIR", "--task FILE", "--source FILE"),
-    "verify": ("CHECKPOINT", "default: checkpoint.json", "--task FILE", "--source FILE", "--json"),
+    "session": (
+        *("FILE", "--to API", "--model MODEL", "--from API", "--issuer MODEL", "--fresh", "--no-reasoning"),
+        *("--unclear", "--leave-out", "--reply RESPONSE", "--json", "-o FILE", "default: show the built-in"),
+    ),
+    "stream": (
+        *("STREAM", "--message", "--session FILE", "--by WAY", "--from API", "--issuer MODEL", "--json"),
+        "print the request that goes on after a cut",
+    ),
+    "prepare": (
+        *("--out DIR", "--task FILE", "--source FILE", "--session FILE", "--objective TEXT", "--from API"),
+        "--issuer MODEL",
+    ),
+    "verify": (
+        *("CHECKPOINT", "default: checkpoint.json", "--task FILE", "--source FILE", "--session FILE"),
+        *("--objective TEXT", "--from API", "--issuer MODEL", "--json"),
+    ),
     "request": (
         *("HANDOFF", "default: handoff.txt", "--receiver MODEL", "--max-tokens N", "-o FILE"),
         *("default: 4096", "default: anthropic/claude-opus-5.5"),

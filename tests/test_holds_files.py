@@ -103,6 +103,9 @@ class FlushTest(HoldsTestCase):
                 for ended in self.rehearse_and_prepare(word):
                     self.assertEqual(ended.code, 0, ended)
                 self.assertGreater(len(flushed), 20)
+            with full_flush(getattr(errno, word)), counted("fsync") as flushed:
+                checkpoint("prepare", "--out", self.path(f"alone-{word}"))
+            self.assertGreaterEqual(len(flushed), 4, word)  # two files, two folders
 
     def test_full_flush_that_works_is_enough(self):
         with full_flush() as calls, counted("fsync") as flushed:
@@ -140,6 +143,7 @@ class FlushTest(HoldsTestCase):
             with self.subTest(word), failing("fsync", getattr(errno, word), is_folder):
                 for ended in self.rehearse_and_prepare(word):
                     self.assertIn(ended.code, (2, 3, 4), ended)
+                self.assertNotIn(f"work-{word}", self.names())
 
     def test_file_that_cannot_be_flushed_is_a_fault_whatever_the_errno_is(self):
         """What is let pass for a folder is not for a file: its bytes would not be durable."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import io
 import json
 import os
@@ -18,31 +17,14 @@ from tests.support import (
     ANSWERED,
     ROOT,
     FolderTestCase,
+    FullStream,
     checkpoint,
-    make_error,
 )
 
-WORDS = ("what", "why", "next")
 LOST = "checkpoint_demo.py: standard output is lost: No space left on device"
 
 
 class ObjectTest(FolderTestCase):
-    def read_object(self, ended, code):
-        """Return the one object that a command has printed; it says how the command ended."""
-        self.assertEqual(ended.code, code, ended)
-        shown = json.loads(ended.out)  # one value and nothing beside it
-        self.assertIsInstance(shown, dict)
-        self.assertEqual(shown["exit_code"], code)
-        self.assertIsInstance(shown["verdict"], str)
-        self.assertNotIn("\n", shown["verdict"])
-        return shown
-
-    def check_refusal(self, ended, code):
-        shown = self.read_object(ended, code)
-        for word in WORDS:
-            self.assertTrue(shown[word] and isinstance(shown[word], str), word)
-        return shown
-
     def test_judged_ends_are_one_object(self):
         checkpoint("prepare", "--out", self.path("work"))
         kept = self.path("work/checkpoint.json")
@@ -112,13 +94,6 @@ class ObjectTest(FolderTestCase):
     def test_interrupt_is_one_object(self):
         with mock.patch("builtins.open", side_effect=KeyboardInterrupt):
             self.check_refusal(checkpoint("validate", self.path("a.json"), "--json"), 130)
-
-
-class FullStream(io.StringIO):
-    """A stream of a disk that is full."""
-
-    def write(self, _):
-        raise make_error(errno.ENOSPC)
 
 
 class LostOutputTest(FolderTestCase):

@@ -7,12 +7,13 @@ import unittest
 
 from checkpoint_demo import (
     DEMO,
+    MESSAGES,
     REPLY_DEPTH_LIMIT,
     Finding,
     InputError,
-    find_message_faults,
-    find_reply_faults,
-    parse_answer,
+    find_answer,
+    find_reply_findings,
+    find_step_findings,
     parse_json,
     validate_result,
 )
@@ -150,8 +151,8 @@ ANSWER_FAULTS = {
         [
             'stop_reason: observed the string "tool_use", expected the string "end_turn"'
             " (the model waits for a tool)",
-            'content[0]: observed the object {"type":"tool_use","id":"toolu_invented","name":"read_stock",'
-            '"input":{}}, expected no tool call',
+            'content[0]: observed the object {"type":"tool_use","name":"read_stock","input":{},'
+            '"id":"toolu_invented"}, expected no tool call',
         ],
     ),
     "calls of other kinds at the end of a turn": (
@@ -165,12 +166,16 @@ ANSWER_FAULTS = {
     "text that is none": (
         message([{"type": "text"}, {"type": "text", "text": None}, {"type": "text", "text": [ANSWER[:3]]}]),
         [
-            "content[0].text: observed nothing, expected a string",
-            "content[1].text: observed null, expected a string",
-            r'content[2].text: observed the array ["{\"r"], expected a string',
+            'content[0]: observed the object {"type":"text"}, expected the fields text of a text',
+            'content[1]: observed the object {"type":"text","text":null}, expected the fields text of a text',
+            r'content[2]: observed the object {"type":"text","text":["{\"r"]},'
+            " expected the fields text of a text",
         ],
     ),
 }
+
+CALL = '"type":"tool_use","id":%s,"name":"read_stock","input":{}'
+CALL_FIELDS = "expected the fields name, input, id of a tool_use"
 
 # The message, and every fault as a call of read_stock: (message, faults).
 CALL_FAULTS = {
@@ -230,19 +235,15 @@ CALL_FAULTS = {
     ),
     "an id of null": (
         message([tool_call(None)], "tool_use"),
-        ["content[0].id: observed null, expected a tool call id"],
+        [f"content[0]: observed the object {{{CALL % 'null'}}}, {CALL_FIELDS}"],
     ),
     "an id as a number": (
         message([tool_call(1)], "tool_use"),
-        ["content[0].id: observed the integer 1, expected a tool call id"],
+        [f"content[0]: observed the object {{{CALL % 1}}}, {CALL_FIELDS}"],
     ),
     "an empty call": (
         message([{"type": "tool_use"}], "tool_use"),
-        [
-            'content[0].name: observed nothing, expected the string "read_stock"',
-            "content[0].input: observed nothing, expected the object {}",
-            "content[0].id: observed nothing, expected a tool call id",
-        ],
+        [f'content[0]: observed the object {{"type":"tool_use"}}, {CALL_FIELDS}'],
     ),
     "a second call": (
         message([tool_call(), {"type": "tool_use", "id": "b"}], "tool_use"),
@@ -262,7 +263,7 @@ CALL_FAULTS = {
     ),
     "text that is none beside the call": (
         message([{"type": "text", "text": 1}, tool_call()], "tool_use"),
-        ["content[0].text: observed the integer 1, expected a string"],
+        ['content[0]: observed the object {"type":"text","text":1}, expected the fields text of a text'],
     ),
 }
 
@@ -308,60 +309,62 @@ def lines(findings):
 
 
 class MessageTest(unittest.TestCase):
-    def test_find_message_faults_whole_message_has_none(self):
+    def test_find_reply_findings_whole_message_has_none(self):
         for phrase, reply in WHOLE_MESSAGES.items():
             with self.subTest(phrase):
-                self.assertEqual(find_message_faults(reply), [])
+                self.assertEqual(find_reply_findings(reply), [])
 
-    def test_find_message_faults_other_reply_is_refused_with_every_fault(self):
+    def test_find_reply_findings_other_reply_is_refused_with_every_fault(self):
         for phrase, (reply, faults) in MESSAGE_FAULTS.items():
             with self.subTest(phrase):
-                self.assertEqual(lines(find_message_faults(reply)), faults)
+                self.assertEqual(lines(find_reply_findings(reply)), faults)
 
 
 class StepTest(unittest.TestCase):
     def test_memory_is_bounded_however_many_blocks_are_wrong(self):
-        whole = message([{"type": "text"}] * 500_000)
         judges = {
-            "blocks that are none": (find_message_faults, message([1] * 500_000)),
-            "texts without text": (find_reply_faults, whole, "end_turn"),
-            "calls of tools": (find_reply_faults, message([{"type": "tool_use"}] * 500_000), "end_turn"),
+            "blocks that are none": (find_reply_findings, 1, 500_000),
+            "texts without text": (find_step_findings, {"type": "text"}, 100_000),
+            "calls of tools": (find_step_findings, {"type": "tool_use"}, 100_000),
         }
-        for phrase, (judge, *arguments) in judges.items():
+        for phrase, (judge, block, count) in judges.items():
             with self.subTest(phrase):
-                self.assertLess(measure_peak_bytes(judge, *arguments), 10 * 2**20)
+                data = json.dumps(message([block] * count)).encode()
+                peak = measure_peak_bytes(lambda judge, data: judge(json.loads(data)), judge, data)
+                self.assertLess(peak, 4 * measure_peak_bytes(json.loads, data))
 
-    def test_find_reply_faults_answer_is_judged(self):
+    def test_find_step_findings_answer_is_judged(self):
         for phrase, (reply, faults) in ANSWER_FAULTS.items():
             with self.subTest(phrase):
-                self.assertEqual(lines(find_reply_faults(reply, "end_turn")), faults)
+                self.assertEqual(lines(find_step_findings(reply)), faults)
 
-    def test_find_reply_faults_call_is_judged(self):
+    def test_find_step_findings_call_is_judged(self):
         for phrase, (reply, faults) in CALL_FAULTS.items():
             with self.subTest(phrase):
-                self.assertEqual(lines(find_reply_faults(reply, "tool_use", "read_stock")), faults)
+                self.assertEqual(lines(find_step_findings(reply, "read_stock")), faults)
 
-    def test_find_reply_faults_stop_reason_comes_first(self):
+    def test_find_step_findings_stop_reason_comes_first(self):
         reply = {"content": [{"type": "text"}, {"type": "server_tool_use"}], "stop_reason": "refusal"}
-        for arguments in (("end_turn",), ("tool_use", "read_stock")):
+        for arguments in ((), ("read_stock",)):
             with self.subTest(arguments):
-                faults = find_reply_faults(reply, *arguments)
+                faults = find_step_findings(reply, *arguments)
                 self.assertEqual(faults[0].path, "stop_reason")
                 self.assertGreater(len(faults), 2)
 
 
 class AnswerTest(unittest.TestCase):
-    def test_parse_answer_text_blocks_are_joined_and_read(self):
+    def test_find_answer_text_blocks_are_joined_and_read(self):
         for phrase, (content, value) in ANSWERS.items():
             with self.subTest(phrase):
-                self.assertEqual(repr(parse_answer(message(content))), value)
+                findings, answer = find_answer(message(content))
+                self.assertEqual((findings, repr(answer)), ([], value))
 
-    def test_parse_answer_anything_but_one_value_is_refused(self):
+    def test_find_answer_anything_but_one_value_is_refused(self):
         for phrase, (content, place) in NO_ANSWERS.items():
             with self.subTest(phrase):
-                with self.assertRaises(InputError) as caught:
-                    parse_answer(message(content))
-                self.assertEqual(caught.exception.path, place)
+                findings, answer = find_answer(message(content))
+                self.assertEqual([finding.path for finding in findings], [f"the answer, {place}"])
+                self.assertIsNone(answer)
 
 
 class ReplyCasesTest(unittest.TestCase):
@@ -383,19 +386,17 @@ class ReplyCasesTest(unittest.TestCase):
             reply = parse_json((self.folder / name).read_bytes(), REPLY_DEPTH_LIMIT)
         except InputError as error:
             return "body", [Finding(error.path, error.message)]
-        faults = find_message_faults(reply)
+        faults = find_reply_findings(reply, MESSAGES)
         if faults:
             return "message", faults
-        arguments = ("tool_use", "read_stock") if step == "tool_call" else ("end_turn",)
-        faults = find_reply_faults(reply, *arguments)
+        arguments = ("read_stock",) if step == "tool_call" else ()
+        faults = find_step_findings(reply, *arguments)
         if faults:
             return "step", faults
         if step == "tool_call":
             return "accepted", []
-        try:
-            findings = validate_result(parse_answer(reply), DEMO, STOCK)
-        except InputError as error:
-            findings = [Finding(error.path, error.message)]
+        findings, answer = find_answer(reply)
+        findings = findings or validate_result(answer, DEMO, STOCK)
         return ("answer", findings) if findings else ("accepted", [])
 
     def test_cases_every_file_is_listed_and_there_are_all_kinds(self):

@@ -21,35 +21,16 @@ from tests.conditions import (
     copy_scripts,
     failing,
     find_closed_port,
-    make_error,
     names_file,
     start_with,
 )
-from tests.support import GOOD_RUN, KEY, handoff, message, respond, text
+from tests.support import GOOD_RUN, KEY, FullStream, handoff, make_error, message, respond, text
 
 WORDS = ("verdict", "exit_code", "what", "why", "next")
 IS_WINDOWS = os.name == "nt"
 
 
-class JsonTestCase(HoldsTestCase):
-    def read_object(self, ended, code):
-        """Return the one object that a command has printed; it says how the command ended."""
-        self.assertEqual(ended.code, code, ended)
-        shown = json.loads(ended.out)  # one value and nothing beside it
-        self.assertIsInstance(shown, dict)
-        self.assertEqual(shown["exit_code"], code)
-        self.assertIsInstance(shown["verdict"], str)
-        self.assertNotIn("\n", shown["verdict"])
-        return shown
-
-    def check_refusal(self, ended, code):
-        shown = self.read_object(ended, code)
-        for word in WORDS[2:]:
-            self.assertTrue(shown[word] and isinstance(shown[word], str), word)
-        return shown
-
-
-class RunJsonTest(JsonTestCase):
+class RunJsonTest(HoldsTestCase):
     ENDS = {
         "accepted": (0, GOOD_RUN),
         "rejected": (1, (*SENDER_REPLIES, respond(message([text('{"rows":[]}')])))),
@@ -122,13 +103,6 @@ class RunJsonTest(JsonTestCase):
         shown = self.read_object(ended, 0)
         self.assertEqual(shown["verdict"], "accepted")
         self.assertIn("SHA256SUMS", json.dumps(shown))
-
-
-class FullStream(io.StringIO):
-    """A stream of a disk that is full."""
-
-    def write(self, _):
-        raise make_error(errno.ENOSPC)
 
 
 class LostOutputTest(HoldsTestCase):

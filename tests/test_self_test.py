@@ -82,20 +82,20 @@ BROKEN = {
         ["refuses an answer with a row that is not an object"],
     ),
     "a reply's step that is not judged": (
-        "find_reply_faults",
+        "find_step_findings",
         accept_all,
         "reply",
         ["refuses a cut answer", "refuses a refusal", "refuses a tool call"],
     ),
     "a reply's form that is not judged": (
-        "find_message_faults",
+        "find_reply_findings",
         accept_all,
         "reply",
         ["refuses a user's message"],
     ),
     "an answer that is made up": (
-        "parse_answer",
-        lambda _: checkpoint_demo.DEMO.build_answer(checkpoint_demo.DEMO.source),
+        "find_answer",
+        lambda _: ([], checkpoint_demo.DEMO.build_answer(checkpoint_demo.DEMO.source)),
         "reply",
         ["refuses an empty answer"],
     ),
@@ -119,7 +119,7 @@ BROKEN = {
     ),
     "a verifier that refuses everything": ("verify_checkpoint", refuse_all, "checkpoint", "accepts"),
     "a validator that refuses everything": ("validate_result", refuse_all, "result", "accepts"),
-    "a step that fits no reply": ("find_reply_faults", refuse_all, "reply", "accepts"),
+    "a step that fits no reply": ("find_step_findings", refuse_all, "reply", "accepts"),
     "canonical JSON with white space": (
         "canonical_json",
         lambda value: json.dumps(value, ensure_ascii=False, sort_keys=True).encode(),
@@ -235,7 +235,13 @@ class SelfTestTest(unittest.TestCase):
         def crash(*_):
             raise RuntimeError("broken")
 
-        crashing = ("parse_json", "verify_checkpoint", "validate_result", "find_reply_faults", "digest_bytes")
+        crashing = (
+            "parse_json",
+            "verify_checkpoint",
+            "validate_result",
+            "find_step_findings",
+            "digest_bytes",
+        )
         for name in crashing:
             with self.subTest(name):
                 ended = self.run_broken(name, crash)
