@@ -20,6 +20,7 @@ read or written; 3 refused, nothing changed; 70 a bug in this program; 130 inter
 from __future__ import annotations
 
 import argparse
+import copy
 import errno
 import hashlib
 import io
@@ -29,13 +30,13 @@ import re
 import shlex
 import signal
 import sys
-import traceback
 import types
-from itertools import islice, takewhile, zip_longest
+from collections import defaultdict, deque
+from itertools import chain, count, islice, permutations, takewhile, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
     from typing import Any, ClassVar, NoReturn, Union
 
     Json = dict[str, Any]  # an object as it was parsed: a row, a checkpoint, a message, a session record
@@ -44,8 +45,10 @@ if TYPE_CHECKING:
     Path = tuple[Union[str, int], ...]  # from the root of a document to a value in it
     Findings = list["Finding"]
     Changes = dict[str, Findings]  # by the label of what was changed
+else:
+    Json = dict
 
-VERSION = "0.9"
+VERSION = "1.0"
 
 EXIT_DONE = 0
 EXIT_REJECTED = 1
@@ -323,13 +326,15 @@ def _scan(text: str, refuse: Callable[[str], Any]) -> Any:
             pass
         return refuse(f"an integer of more than {DIGITS_LIMIT:,} digits")
 
-    return json.loads(
-        text,
-        object_pairs_hook=build_object,
-        parse_float=build_float,
-        parse_constant=lambda name: refuse(f"{name} is not a JSON number"),
-        parse_int=build_int,
-    )
+    hooks: Json = {"object_pairs_hook": build_object, "parse_float": build_float}
+    hooks["parse_constant"] = lambda name: refuse(f"{name} is not a JSON number")
+    is_limited = getattr(sys, "get_int_max_str_digits", int)() == DIGITS_LIMIT
+    try:
+        return json.loads(text, parse_int=int if is_limited else build_int, **hooks)
+    except json.JSONDecodeError:
+        raise
+    except ValueError:  # of int, whose own reading is faster, but names no place
+        return json.loads(text, parse_int=build_int, **hooks)
 
 
 def is_too_deep(value: Any, depth_limit: int) -> bool:
@@ -537,11 +542,9 @@ class Task:
         nothing more. Free text is checked in form only.
         """
         right = self.build_answer(rows)
-        # 1. One object with the right keys.
         if not isinstance(answer, dict):
-            yield from explain_differences(
-                answer, Words(f"an object with the key{'s' * (len(right) > 1)} {' and '.join(right)}")
-            )
+            expected = f"an object with the key{'s' * (len(right) > 1)} {' and '.join(right)}"
+            yield from explain_differences(answer, Words(expected))
             return
         for key in {**answer, **right}:
             value, expected = answer.get(key, MISSING), right.get(key, MISSING)
@@ -550,57 +553,41 @@ class Task:
             elif not isinstance(value, list):
                 yield from explain_differences(value, Words("an array of rows"), key)
             elif not _are_equal(value, expected):
-                # 2. Each row is right, or differs from the right row that is nearest.
-                nearest, missing = match_rows(value, expected, self.row_key)
-                for index, (row, right_row) in enumerate(zip(value, nearest)):
-                    yield from explain_differences(row, right_row, key, index)
-                # 3. Every row of the source was there.
-                for row in missing:
-                    name = describe(row[self.row_key])
-                    yield Finding(key, f"observed no row for {name}, expected {describe(row)}")
+                for index, (row, right_row) in enumerate(match_rows(value, expected, self.row_key)):
+                    if row is MISSING:
+                        name = describe(right_row[self.row_key])
+                        yield Finding(key, f"observed no row for {name}, expected {describe(right_row)}")
+                    else:
+                        yield from explain_differences(row, right_row, key, index)
 
 
-def _are_equal(observed: Rows, right: Rows) -> bool:
+def _are_equal(observed: list[Any], right: Rows) -> bool:
     """Return whether rows are plainly right and in order: one quick look is enough for most answers."""
-    return len(observed) == len(right) and all(
-        row == expected
-        and all(
-            type(row[key]) is type(value) and type(value) in (str, int) for key, value in expected.items()
-        )
-        for row, expected in zip(observed, right)
-    )
+    values = chain.from_iterable(map(dict.values, chain(observed, right)))
+    return observed == right and {*map(type, values)} <= {str, int}  # True == 1, but is not the same
 
 
-def match_rows(observed: list[Any], right: Rows, row_key: str) -> tuple[Iterator[Any], Rows]:
-    """Return (for each observed row the nearest right row, the right rows that are missing).
+def match_rows(observed: list[Any], right: Rows, row_key: str) -> Iterator[tuple[Any, Any]]:
+    """Yield (row, the nearest right row) for each observed row, then (MISSING, row) for each that is missing.
 
-    The nearest row holds Words where no single value is right: for a row that is not an object, that
-    comes again, or that the source does not have. It is built when it is asked for: an answer may have
-    millions of rows.
+    The nearest holds Words where no single value is right: for a row that is not an object, that comes
+    again, or that the source does not have. It is built when it is asked for: an answer may have millions
+    of rows.
     """
-    expected = {row[row_key]: row for row in right}
+    expected, seen = {row[row_key]: row for row in right}, set()
     sample = right[0] if right else {row_key: FREE_TEXT}
-
-    def find_key(row: Any) -> str | None:
+    for row in observed:
         key = row.get(row_key) if isinstance(row, dict) else None
-        return key if isinstance(key, str) and key in expected else None
-
-    def build_nearest() -> Iterator[Any]:
-        seen: set[str] = set()
-        for row in observed:
-            key = find_key(row)
-            if key is not None:
-                nearest = _fill_free_text(expected[key], row)
-                yield {**nearest, row_key: REPEATED} if key in seen else nearest
-                seen.add(key)
-            elif isinstance(row, dict):
-                kinds = {name: _keep_kind(row.get(name, MISSING), sample[name]) for name in sample}
-                yield {**kinds, row_key: Words(f"the {row_key} of a row of the source")}
-            else:
-                yield Words(f"an object with {' and '.join(sample)}")
-
-    delivered = set(map(find_key, observed))
-    return build_nearest(), [row for key, row in expected.items() if key not in delivered]
+        nearest: Any = Words(f"an object with {' and '.join(sample)}")
+        if isinstance(key, str) and key in expected:
+            nearest = _fill_free_text(expected[key], row)
+            nearest = {**nearest, row_key: REPEATED} if key in seen else nearest
+            seen.add(key)
+        elif isinstance(row, dict):
+            nearest = {name: _keep_kind(row.get(name, MISSING), sample[name]) for name in sample}
+            nearest[row_key] = Words(f"the {row_key} of a row of the source")
+        yield row, nearest
+    yield from ((MISSING, row) for key, row in expected.items() if key not in seen)
 
 
 def _keep_kind(value: Any, sample: Any) -> Any:
@@ -641,26 +628,22 @@ def list_answer_rows(task: Task, rows: Rows, answer: Any) -> list[AnswerRow]:
     right, fields = task.build_answer(rows), answer if isinstance(answer, dict) else {}
     observed = fields.get(task.rows_field)
     observed = observed if isinstance(observed, list) else []
-    nearest, missing = match_rows(observed, right[task.rows_field], task.row_key)
     sources = {row[task.row_key]: row for row in rows}
-    pairs: list[tuple[Any, Any, Any]] = []
-    for row, expected in [*zip(observed, nearest), *((MISSING, row) for row in missing)]:
-        known = row if isinstance(row, dict) else expected if row is MISSING else {}
-        pairs.append((known.get(task.row_key), row, expected))
-    others = [name for name in {**right, **fields} if name != task.rows_field]
-    for name in others:
-        value = fields.get(name, MISSING)
-        pairs.append((name, value, _fill_free_text(right.get(name, MISSING), value)))
-    listed = []
-    for at, (name, value, expected) in enumerate(pairs):
+
+    def compare(name: Any, value: Any, expected: Any, known: Json) -> AnswerRow:
+        shown, source = (name, known.get(name, {})) if isinstance(name, str) else (f"no {task.row_key}", {})
         state = "differs" if any(find_differences(value, expected)) else "agrees"
-        if value is MISSING:
-            state = "not delivered"
-        elif type(expected) is dict and expected.get(task.row_key) is REPEATED:
+        if type(expected) is dict and expected.get(task.row_key) is REPEATED:
             state = "repeated"
-        is_row = isinstance(name, str) and at < len(pairs) - len(others)
-        shown = name if isinstance(name, str) else f"no {task.row_key}"
-        listed.append(AnswerRow(state, shown, value, expected, sources.get(name, {}) if is_row else {}))
+        return AnswerRow("not delivered" if value is MISSING else state, shown, value, expected, source)
+
+    listed = []
+    for row, expected in match_rows(observed, right[task.rows_field], task.row_key):
+        named = expected if row is MISSING else row if isinstance(row, dict) else {}
+        listed.append(compare(named.get(task.row_key), row, expected, sources))
+    for name in [name for name in {**right, **fields} if name != task.rows_field]:
+        value = fields.get(name, MISSING)
+        listed.append(compare(name, value, _fill_free_text(right.get(name, MISSING), value), {}))
     return listed
 
 
@@ -696,10 +679,7 @@ def check_task(task: Any, rows: Rows | None = None) -> Task:
                 raise InputError(member, f"expected a text that matches {pattern}")
         member = "changes"
         for line in filter(str.strip, task.changes.split("\n")):
-            if (
-                line.partition(" |")[0].strip() not in ("checkpoint", "result", "reply")
-                or line.count(" |") != 4
-            ):
+            if not re.match(r" *(checkpoint|result|reply)( \|[^|]*){4}$", line):
                 raise InputError(describe(line), "expected checkpoint, result or reply, and four more cells")
         # 2. Its source is a list of rows.
         member = "source"
@@ -724,6 +704,8 @@ def check_task(task: Any, rows: Rows | None = None) -> Task:
 
 def describe_exception(error: BaseException) -> str:
     """Return an exception's type and words, and the last line of the task's file that it came through."""
+    import traceback
+
     own = getattr(sys.modules.get(TASK_MODULE), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
     line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
@@ -962,107 +944,1733 @@ def build_receiver_request(handoff: str, model: str = RECEIVER_MODEL, max_tokens
     }
 
 
-# --- Reply: a whole message, a finished turn, its answer (pure) ---------------
+# --- Sessions: the forms of each API (pure) ----------------------------------
 
+MESSAGES, CHAT, GEMINI, NEUTRAL = "messages", "chat", "gemini", "neutral"
+PARTS = ("text", "reasoning", "call", "result", "media", "other")
+
+# API, kind, and how that API writes it: JSON with holes ("$field", "$field:conversion"). A key with ? may be
+# absent or null; a constant behind it is mere formatting, "*" anything. The first form of a kind that a part
+# has the fields for is written; all are read.
+_FORMS_TEXT = """
+messages text {"type": "text", "text": "$text", "citations?": null}
+messages reasoning {"type": "thinking", "thinking": "$text", "signature?": "$credential"}
+messages reasoning {"type": "redacted_thinking", "data": "$credential"}
+messages call {"type": "tool_use", "name": "$tool", "input": "$arguments:any", "id": "$call_id"}
+messages result {"type": "tool_result", "tool_use_id": "$call_id", "content?": "$content:content",
+    "is_error?": "$failed:bool"}
+messages media {"type": "image", "source": {"type": "base64", "media_type": "$media_type", "data": "$data"}}
+messages tool {"name": "$name", "description?": "$description", "input_schema": "$parameters:any",
+    "type?": "custom"}
+chat text {"type": "text", "text": "$text"}
+chat text {"type": "refusal", "refusal": "$text"}
+chat text {"refusal": "$text"}
+chat reasoning {"reasoning_content": "$text"}
+chat call {"type": "function", "id": "$call_id", "index?": "*",
+    "function": {"name": "$tool", "arguments": "$arguments:json"}}
+chat call {"function_call": {"name": "$tool", "arguments": "$arguments:json"}}
+chat result {"role": "tool", "tool_call_id": "$call_id", "content": "$content:content", "name?": "*"}
+chat result {"role": "function", "name": "$tool", "content": "$content:content"}
+chat media {"type": "image_url", "image_url": {"url": "$media_type:url"}}
+chat tool {"type": "function", "function": {"name": "$name", "description?": "$description",
+    "parameters?": "$parameters:any"}}
+gemini call {"functionCall": {"name": "$tool", "args?": "$arguments:any", "id?": "$call_id"},
+    "thoughtSignature?": "$credential"}
+gemini result {"functionResponse": {"name": "$tool", "response": "$content:response", "id?": "$call_id"},
+    "thoughtSignature?": "$credential"}
+gemini media {"inlineData": {"mimeType": "$media_type", "data": "$data"}, "thoughtSignature?": "$credential"}
+gemini reasoning {"text": "$text", "thought": true, "thoughtSignature?": "$credential"}
+gemini text {"text": "$text", "thought?": false, "thoughtSignature?": "$credential"}
+gemini text {"thoughtSignature": "$credential", "text?": "$text"}
+gemini tool {"name": "$name", "description?": "$description", "parametersJsonSchema": "$parameters:any"}
+gemini tool {"name": "$name", "description?": "$description", "parameters?": "$parameters:schema"}
+neutral text {"kind": "text", "text": "$text", "credential?": "$credential"}
+neutral reasoning {"kind": "reasoning", "text?": "$text", "credential?": "$credential"}
+neutral call {"kind": "call", "tool": "$tool", "arguments": "$arguments:any", "call_id?": "$call_id",
+    "credential?": "$credential"}
+neutral result {"kind": "result", "content": "$content:content", "tool?": "$tool", "call_id?": "$call_id",
+    "failed?": "$failed:bool", "credential?": "$credential"}
+neutral media {"kind": "media", "media_type": "$media_type", "data": "$data", "credential?": "$credential"}
+neutral media {"kind": "media", "native": "$native:any"}
+neutral other {"kind": "other", "native": "$native:any"}
+neutral tool {"name": "$name", "description?": "$description", "parameters?": "$parameters:any"}
+neutral tool {"kind": "other", "native": "$native:any"}
+neutral turn {"role": "$role", "parts": "$parts:list", "native?": "$native:list",
+    "issuer?": {"api?": "$api", "model?": "$model"}}
+neutral session {"format": "neutral-session", "schema_version": 1, "turns": "$turns:list",
+    "system?": "$system", "tools?": "$tools:list", "settings?": "$settings:dict", "native?": "$native:dict",
+    "issuer?": {"api?": "$api", "model?": "$model"}}
+"""
+# What a new node of a kind has before it is read.
+_NEW: dict[str, Json] = {kind: {"kind": kind} for kind in PARTS}
+_NEW["text"]["text"], _NEW["call"]["arguments"] = "", {}
+_NEW["result"].update(content="", failed=False)
+_NEW["session"] = {"format": "neutral-session", "schema_version": 1, "settings": {}}
+
+
+class Node(Json):
+    """A session, turn, part or tool of a neutral session; `at` is the path where it was read.
+
+    Of a turn, `unknown` are the paths of fields that a neutral session has no place for.
+    """
+
+    __slots__ = ("at", "unknown")
+
+    def __init__(self, at: Path, fields: Json, unknown: Sequence[Path] = ()) -> None:
+        super().__init__(fields)
+        self.at, self.unknown = at, unknown
+
+
+class Hole(NamedTuple):
+    """The types of a value (none: any), how it is read into fields (None: it does not fit), and written."""
+
+    types: tuple[type, ...]
+    read: Callable[[Any], Json | None] | None = None
+    write: Callable[[Json], Any] | None = None
+
+
+class Form(NamedTuple):
+    """A line of the forms; its template is {key: (is optional, field, hole or constant or template)}."""
+
+    kind: str
+    name: str  # what tells its pieces
+    template: Json
+    needed: frozenset[str]  # the fields that a part must have
+    keys: str  # those that a piece must have
+
+
+def _render_compact(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _read_arguments(text: str) -> Json:
+    """Return the object that a call's arguments text holds; "" is {}, any other text stays as it is."""
+    try:
+        value = parse_json(text) if text else {}
+        return {"arguments": value if type(value) is dict else text}
+    except InputError:
+        return {"arguments": text}
+
+
+def _write_arguments(part: Json) -> str:
+    return part["arguments"] if type(part["arguments"]) is str else _render_compact(part["arguments"])
+
+
+def _read_url(url: str) -> Json | None:
+    found = re.fullmatch("data:(?P<media_type>[^;,]*);base64,(?P<data>.*)", url, re.DOTALL)
+    return found and found.groupdict()
+
+
+def _read_response(response: Json) -> Json:
+    """Return the content of a Gemini response: the one key output or error is its value."""
+    key = next(iter(response)) if list(response) in (["output"], ["error"]) else ""
+    value = response[key] if key else response
+    return {"content": value if type(value) is str else _render_compact(value), "failed": key == "error"}
+
+
+def _write_response(part: Json) -> Json:
+    return {"error" if part["failed"] else "output": join_content(part["content"])}
+
+
+def _read_schema(schema: Any) -> Json:
+    """Return a schema of Gemini's own as JSON Schema, whose names of types are in lower case."""
+    text = re.sub('"type":"[A-Z]+"', lambda found: found[0].lower(), _render_compact(schema))
+    return {"parameters": json.loads(text)}
+
+
+_HOLES = {
+    "": Hole((str,)),
+    "any": Hole(()),
+    "bool": Hole((bool,)),
+    "list": Hole((list,)),
+    "dict": Hole((dict,)),
+    "content": Hole((str, list)),
+    "json": Hole((str,), _read_arguments, _write_arguments),
+    "url": Hole((str,), _read_url, "data:{0[media_type]};base64,{0[data]}".format),
+    "schema": Hole((), _read_schema),
+    "response": Hole((dict,), _read_response, _write_response),
+}
+
+
+def _compile(template: Json) -> Json:
+    compiled: Json = {}
+    for key, wanted in template.items():
+        field = ""
+        if type(wanted) is dict:
+            wanted = _compile(wanted)
+        elif type(wanted) is str and wanted[0] == "$":
+            field, _, conversion = wanted[1:].partition(":")
+            wanted = _HOLES[conversion]
+        compiled[key.rstrip("?")] = (key[-1] == "?", field, wanted)
+    return compiled
+
+
+def _read_forms() -> dict[str, list[Form]]:
+    forms: dict[str, list[Form]] = defaultdict(list)
+    for line in re.split(r"\n(?=\w)", _FORMS_TEXT.strip()):
+        api, kind, text = line.split(maxsplit=2)
+        template, needed = json.loads(text), re.findall(r'\w": "\$(\w+)', text)
+        name = template.get("role") or template.get("type") or next(iter(template))
+        keys = ", ".join(re.findall(r'(\w+)": "\$', text))
+        form = Form(kind, name, _compile(template), frozenset(needed), keys)
+        forms[api].append(form)
+        if kind in PARTS:
+            _NAMED.setdefault(api, {}).setdefault(name, []).append(form)
+    return forms
+
+
+_NAMED: dict[str, dict[str, list[Form]]] = {}  # the forms of an API's parts, by the name of a piece
+FORMS = _read_forms()
+# What else is an API's own: of a body, of its messages, what it takes, and of its replies.
+_APIS_TEXT = """
+           | messages                | chat                                  | gemini
+messages   | messages                | messages                              | contents
+system     | system                  |                                       | systemInstruction
+model      | model                   | model                                 |
+limit      | max_tokens              | max_completion_tokens            | generationConfig.maxOutputTokens
+roles      | user assistant system   | user assistant system developer tool function | user model
+pieces     | content                 | reasoning_content content refusal tool_calls function_call | parts
+media      | image document          | image_url input_audio file            | inlineData fileData
+images     | user tool result        | user tool                             | user tool assistant
+tool_name  | [a-zA-Z0-9_-]{1,64}     | [a-zA-Z0-9_-]{1,64}                   | [a-zA-Z0-9_.:-]{1,64}
+call_id    | [a-zA-Z0-9_-]+          | .{1,40}                               | (?s).*
+choices    |                         | choices                               | candidates
+message    |                         | message                               | content
+assistant  | assistant               | assistant                             | model
+content    | content                 | content                               | parts
+stop       | stop_reason             | finish_reason                         | finishReason
+answered   | end_turn stop_sequence  | stop                                  | STOP
+calling    | tool_use                | tool_calls function_call              | STOP
+maker      | model                   | model                                 | modelVersion
+"""
+_CELLS = [[cell.strip() or None for cell in row.split("|")] for row in _APIS_TEXT.strip("\n").split("\n")]
+APIS = {
+    str(api): types.SimpleNamespace(**{str(row[0]): row[place] for row in _CELLS[1:]})
+    for place, api in enumerate(_CELLS[0])
+    if api
+}
+_ROLES = {"model": "assistant", "developer": "system", "function": "tool"}  # by an API's own names
+
+# --- Sessions: pieces of messages, and parts of turns (pure) -----------------
+
+
+def _spread(api: str, message: Json, at: Path) -> Iterator[tuple[Any, Path]]:
+    """Yield the pieces of a message with their paths; a string is one text."""
+    if api == CHAT and message.get("role") in ("tool", "function"):
+        yield message, at
+        return
+    for field in APIS[api].pieces.split():
+        value = message.get(field, MISSING)
+        if type(value) is list and field in ("content", "parts", "tool_calls"):
+            yield from ((piece, (*at, field, place)) for place, piece in enumerate(value))
+        elif type(value) is str and field == "content":
+            if value:
+                yield {"type": "text", "text": value}, (*at, field)
+        elif value is not MISSING and (value is not None or api != CHAT):
+            is_named = field in ("reasoning_content", "refusal", "function_call")
+            yield ({field: value}, at) if is_named else (value, (*at, field))
+
+
+def write_turn(api: str, turn: Json) -> list[Json]:
+    """Return a turn's parts as messages of an API; in chat each result is one, before one of all the rest."""
+    pieces = [(part["kind"], write_part(api, part)) for part in turn["parts"]]
+    role = "user" if turn["role"] == "tool" else turn["role"]
+    if api == GEMINI:
+        return [{"role": "model" if role == "assistant" else "user", "parts": [piece for _, piece in pieces]}]
+    by_kind: dict[str, list[Any]] = defaultdict(list)
+    for kind, piece in pieces:
+        is_apart = api == CHAT and kind in ("result", "reasoning", "call")
+        by_kind[kind if is_apart else "content"].append(piece)
+    results, content = by_kind["result"], by_kind["content"]
+    if 0 < len(pieces) == len(results):
+        return results
+    is_text = len(content) == 1 and ("text", content[0]) in pieces and (api == CHAT or role == "user")
+    message: Json = {"role": role, "content": content[0]["text"] if is_text else content}
+    if not content and api == CHAT:
+        message["content"] = ""
+    if by_kind["reasoning"]:
+        texts = [piece["reasoning_content"] for piece in by_kind["reasoning"]]
+        message["reasoning_content"] = "\n\n".join(texts)
+    for call in by_kind["call"][:1]:
+        message.update(call if "function_call" in call else {"tool_calls": by_kind["call"]})
+    return [*results, message]
+
+
+def match(template: Json, value: Any, at: Path, found: Json, unknown: list[Path]) -> bool:
+    """Return whether a value has a form; `found` gets what is in the holes, `unknown` the other fields."""
+    if type(value) is not dict:
+        return False
+    for key, (is_optional, field, wanted) in template.items():
+        given = value.get(key, MISSING)
+        if given is MISSING or (given is None and is_optional):
+            if not is_optional:
+                return False
+        elif type(wanted) is Hole:
+            if wanted.types and type(given) not in wanted.types:
+                return False
+            if wanted.read is None:
+                found[field] = given
+                continue
+            read = wanted.read(given)
+            if read is None:
+                return False
+            found.update(read)
+        elif type(wanted) is dict:
+            if not match(wanted, given, (*at, key), found, unknown):
+                return False
+        elif (type(given) is not type(wanted) or given != wanted) and wanted != "*":
+            if not is_optional:
+                return False
+            unknown.append((*at, key))
+    if not value.keys() <= template.keys():
+        unknown += [(*at, key) for key in value if key not in template and value[key] is not None]
+    return True
+
+
+def fill(template: Json, part: Json) -> Json:
+    """Return a form with a part's fields in its holes; optional ones that are empty or false are left out."""
+    filled: Json = {}
+    for key, (is_optional, field, wanted) in template.items():
+        if type(wanted) is dict:
+            filled[key] = fill(wanted, part)
+        elif type(wanted) is Hole:
+            if field in part and not (is_optional and part[field] is False):
+                filled[key] = wanted.write(part) if wanted.write else part[field]
+        elif not is_optional:
+            filled[key] = wanted
+    return filled
+
+
+def name_piece(api: str, piece: Any) -> str:
+    """Return the name that an API has for a piece of a message: its role or type, or its telling field."""
+    if type(piece) is not dict:
+        return ""
+    for field in {MESSAGES: ("type",), CHAT: ("role", "type")}.get(api, ()):
+        if type(piece.get(field)) is str:
+            return str(piece[field])
+    return next((name for name in (*_NAMED[api], *piece) if name in piece), "")
+
+
+def read_part(api: str, piece: Any, at: Path, unknown: list[Path]) -> Node:
+    """Return the part that a piece of a message is; `other` with the piece as `native` where no form fits."""
+    name = name_piece(api, piece)
+    for form in _NAMED[api].get(name, ()):
+        found, more = Node(at, _NEW[form.kind]), unknown[:0]
+        if match(form.template, piece, at, found, more):
+            unknown += more
+            if type(found.get("content")) is list:
+                inner = enumerate(found["content"])
+                parts = [read_part(api, each, (*at, "content", place), unknown) for place, each in inner]
+                is_text = [part["kind"] for part in parts] == ["text"]
+                found["content"] = parts[0]["text"] if is_text else parts or ""
+            return found
+    return Node(at, {"kind": "media" if name in APIS[api].media.split() else "other", "native": piece})
+
+
+def write_part(api: str, part: Json) -> Any:
+    """Return a part, or a tool, in an API's form; one that has none there is its own `native`."""
+    kind, content = part["kind"], part.get("content")
+    if type(content) is list and api != GEMINI:
+        part = {**part, "content": [write_part(api, each) for each in content]}
+    form = next((form for form in FORMS[api] if form.kind == kind and form.needed <= part.keys()), None)
+    return fill(form.template, part) if form else part.get("native")
+
+
+def join_content(content: Any) -> str:
+    """Return a result's content as one text: the texts of its parts, other parts as a line in their place."""
+    if type(content) is str:
+        return content
+    return "\n".join(part["text"] if part["kind"] == "text" else render_stand_in(part) for part in content)
+
+
+def render_stand_in(part: Json) -> str:
+    """Return the line of text that takes the place of a part: its kind, its size, its digest."""
+    fields = part["native"] if "native" in part else {key: part[key] for key in part if key != "credential"}
+    text = json.dumps(fields, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+    data = text.encode("utf-8", "surrogatepass")
+    return f"[{name_part(part)} left out: {len(data):,} bytes, SHA-256 {digest_bytes(data)}]"
+
+
+def name_part(part: Json) -> str:
+    """Return the kind of a part, with the vendor's own name for it."""
+    native = part.get("native")
+    name = part.get("media_type") or (type(native) is dict and (native.get("type") or next(iter(native), "")))
+    return f"{part['kind']} ({shorten(show(str(name or 'unknown')))})"
+
+
+# --- Sessions: a record in neutral form, and back (pure) ---------------------
+
+
+class SessionError(Exception):
+    """A session does not hold, or cannot go where it is sent: `findings` say why."""
+
+    def __init__(self, findings: Findings) -> None:
+        super().__init__(findings)
+        self.findings = findings
+
+
+def read_session(record: Any, api: str, model: str | None = None) -> Node:
+    """Return a session record in neutral form; `model` names its maker where the record does not.
+
+    `record` is a body or a bare list in the form of `api`, or a neutral session. What the neutral fields do
+    not give back exactly is kept beside them as `native`. Raises SessionError for a neutral session that
+    does not have its form.
+    """
+    if api == NEUTRAL:
+        return _read_neutral(record, model)
+    form = APIS[api]
+    body = {form.messages: record} if type(record) is list else record
+    messages = body[form.messages]
+    settings = {key: body[key] for key in body if key not in (form.messages, form.system, "tools")}
+    if settings.get(form.model) and type(settings[form.model]) is str:
+        model = str(settings.pop(form.model))
+    native: Json = {} if body is record else {"bare": True}
+    session = Node((), {**_NEW["session"], "issuer": {"api": api, "model": model}})
+    # 1. The system text; in chat it is that of the messages in front.
+    roles = [message.get("role") if type(message) is dict else "" for message in messages if api == CHAT]
+    lead = len(list(takewhile(lambda role: role in ("system", "developer"), roles)))
+    system = messages[:lead] or body.get(form.system, MISSING)
+    if system is not MISSING:
+        texts = [part["text"] for part in read_system(api, system, []) if part["kind"] == "text"]
+        session["system"] = "\n\n".join(texts)
+        if write_system(api, session["system"]) != system:
+            native["system"] = system
+    # 2. The tools.
+    if "tools" in body:
+        session["tools"] = read_tools(api, body["tools"], [])
+        if write_tools(api, session["tools"]) != body["tools"]:
+            native["tools"] = body["tools"]
+    # 3. All other fields, and the turns.
+    session["settings"] = settings
+    session["turns"] = _read_turns(
+        session["issuer"], messages, lead, (form.messages,) if body is record else ()
+    )
+    if native:
+        session["native"] = native
+    return session
+
+
+def read_system(api: str, raw: Any, unknown: list[Path]) -> list[Node]:
+    """Return the parts of a system text: a text or texts, a message without a role, or messages."""
+    if api == MESSAGES:
+        pieces = raw if type(raw) is list else [{"type": "text", "text": raw}]
+        return [read_part(api, piece, ("system", n), unknown) for n, piece in enumerate(pieces)]
+    if api == GEMINI:
+        return list(read_turn(api, raw, (APIS[api].system,), unknown)["parts"])
+    turns = [read_turn(api, message, ("messages", n), unknown) for n, message in enumerate(raw)]
+    return [part for turn in turns for part in turn["parts"]]
+
+
+def write_system(api: str, text: str) -> Any:
+    """Return a system text in an API's form: for chat the messages in front."""
+    if api == CHAT:
+        return [{"role": "system", "content": text}]
+    return {"parts": [{"text": text}]} if api == GEMINI else text
+
+
+def read_tools(api: str, raw: Any, unknown: list[Path]) -> list[Node]:
+    """Return the tools of a body with name, description and parameters; a vendor's own are `other`."""
+    tools: list[Node] = []
+    for place, tool in enumerate(raw if type(raw) is list else [raw]):
+        at: Path = ("tools", place) if type(raw) is list else ("tools",)
+        group = tool.get("functionDeclarations") if type(tool) is dict and len(tool) == 1 else None
+        listed = group if type(group) is list else [tool]
+        for n, each in enumerate(listed):
+            node = Node(at if listed is not group else (*at, "functionDeclarations", n), {})
+            forms = [form for form in FORMS[api] if form.kind == "tool"]
+            more: list[Path] = []
+            if any(match(form.template, each, node.at, node, more) for form in forms):
+                unknown += more
+            else:
+                node = Node(node.at, {"kind": "other", "native": each})
+            tools.append(node)
+    return tools
+
+
+def write_tools(api: str, tools: list[Node]) -> list[Any]:
+    """Return tools in an API's form; Gemini has those with a name in one group, in front."""
+    named = [write_part(api, {**tool, "kind": "tool"}) for tool in tools if "name" in tool]
+    others = [tool["native"] for tool in tools if "name" not in tool]
+    return [{"functionDeclarations": named}, *others] if api == GEMINI and named else [*named, *others]
+
+
+def _read_turns(issuer: Json, messages: list[Any], begin: int, at: Path) -> list[Node]:
+    """Return messages from `begin` on as turns; neighbours that hold only results become one turn."""
+    turns: list[Node] = []
+    came: list[list[Any]] = []
+    are_results = False  # all parts of the last turn
+    for place, message in enumerate(messages[begin:], begin):
+        turn = read_turn(issuer["api"], message, (*at, place), [])
+        kinds = [part["kind"] for part in turn["parts"]]
+        if are_results and kinds[:1] == ["result"]:
+            turns[-1]["parts"] += turn["parts"]
+            turns[-1].unknown = [*turns[-1].unknown, *turn.unknown]
+            came[-1].append(message)
+        else:
+            turns.append(turn)
+            came.append([message])
+        are_results = {*kinds} == {"result"}
+    for turn, own in zip(turns, came):
+        if turn["role"] == "assistant":
+            turn["issuer"] = issuer
+        if write_turn(issuer["api"], turn) != own:
+            turn["native"] = own
+    _name_results(turns)
+    return turns
+
+
+def read_turn(api: str, message: Any, at: Path, unknown: list[Path]) -> Node:
+    """Return one message as a turn; its role is `tool` if it holds a result, "" if it is not known."""
+    if type(message) is not dict:
+        return Node(at, {"role": "", "parts": [Node(at, {"kind": "other", "native": message})]})
+    role = message.get("role", "user" if api == GEMINI else "")
+    if api != CHAT or role not in ("tool", "function"):
+        known = ("role", *APIS[api].pieces.split())
+        unknown += [(*at, key) for key in message if key not in known and message[key] is not None]
+    parts = [read_part(api, piece, place, unknown) for piece, place in _spread(api, message, at)]
+    role = _ROLES.get(role, role) if type(role) is str and role in APIS[api].roles.split() else ""
+    is_tool = any(part["kind"] == "result" for part in parts)
+    return Node(at, {"role": "tool" if is_tool else role, "parts": parts}, unknown)
+
+
+def write_body(
+    session: Json, api: str, messages: list[Any], model: str | None, is_whole: bool, is_home: bool
+) -> Any:
+    """Return messages as the body of a request: with all of the record, or with its token limit alone.
+
+    If `is_home`, the system text and the tools go as they came.
+    """
+    form, native = APIS[api], session.get("native", {}) if is_home else {}
+    system = native.get("system", MISSING)
+    if system is MISSING and "system" in session and (is_home or session["system"]):
+        system = write_system(api, session["system"])
+    if api == CHAT and system is not MISSING:
+        messages = [*system, *messages]
+    if is_whole and native.get("bare"):
+        return messages
+    body: Json = {form.model: model} if form.model and model else {}
+    limit = find_limit(session["settings"])[1] or (MAX_TOKENS if api == MESSAGES else 0)
+    first, _, second = form.limit.partition(".")
+    least = {first: {second: limit} if second else limit} if limit else {}
+    body.update(session["settings"] if is_whole else least)
+    if api != CHAT and system is not MISSING:
+        body[form.system] = system
+    tools = session.get("tools", [])
+    if api == MESSAGES and not is_home:  # it asks for the schema of an object
+        tools = [Node(tool.at, {"parameters": {}, **tool}) for tool in tools]
+        for tool in [tool for tool in tools if type(tool["parameters"]) is dict]:
+            tool["parameters"] = {"type": "object", **tool["parameters"]}
+    if "tools" in native or tools or (is_whole and "tools" in session):
+        body["tools"] = native["tools"] if "tools" in native else write_tools(api, tools)
+    return {**body, form.messages: messages}
+
+
+def write_home(session: Node) -> Any:
+    """Return a neutral session as the record of its own API that it came from: the same JSON value."""
+    api, model = session["issuer"]["api"], session["issuer"]["model"]
+    messages = [each for turn in session["turns"] for each in turn.get("native") or write_turn(api, turn)]
+    return write_body(session, api, messages, model, True, True)
+
+
+def find_limit(settings: Json) -> tuple[Path, Any]:
+    """Return where settings have the token limit, and the limit; ((), None) if nowhere."""
+    for first, _, second in (APIS[api].limit.partition(".") for api in (CHAT, MESSAGES, GEMINI)):
+        value = settings.get(first)
+        value = value.get(second) if second and type(value) is dict else value
+        if type(value) is int and value > 0:
+            return (first, second) if second else (first,), value
+    return (), None
+
+
+def _read_neutral(record: Json, model: str | None) -> Node:
+    """Return a parsed neutral session, whose turns and parts have their places in it as paths."""
+    session = _fit("session", record, ())
+    session["issuer"] = {"api": None, "model": model, **session.get("issuer", {})}
+    for field in ("tools", "turns") if "tools" in session else ("turns",):
+        session[field] = [_fit(field[:-1], value, (field, n)) for n, value in enumerate(session[field])]
+    for turn in session["turns"]:
+        turn["parts"] = [_fit("part", part, (*turn.at, "parts", n)) for n, part in enumerate(turn["parts"])]
+        turn.unknown = []
+        api = turn.get("issuer", session["issuer"])["api"]
+        for n, message in enumerate(turn.get("native", []) if api else []):
+            read_turn(api, message, (*turn.at, "native", n), turn.unknown)
+    _name_results(session["turns"])
+    return session
+
+
+def _fit(kind: str, value: Any, at: Path) -> Node:
+    """Return a piece of a neutral session as a node. Raises SessionError where it does not have its form."""
+    if kind == "part":
+        kind = str(value["kind"]) if type(value) is dict and value.get("kind") in PARTS else "other"
+    forms = [form for form in FORMS[NEUTRAL] if form.kind == kind]
+    node = Node(at, _NEW.get(kind, {}))
+    unknown: list[Path] = []
+    is_right = any(match(form.template, value, at, {}, unknown) for form in forms)
+    if not is_right or unknown or (value.get("issuer") or {}).get("api") not in (None, *APIS):
+        expected = f"a {kind} with {forms[0].keys}{', or other fields' * bool(unknown)}"
+        raise SessionError([Finding(render_path(at), f"observed {describe(value)}, expected {expected}")])
+    node.update((key, part) for key, part in value.items() if part is not None or key == "native")
+    if kind == "result" and type(node["content"]) is list:
+        node["content"] = [_fit("part", part, (*at, "content", n)) for n, part in enumerate(node["content"])]
+    if "issuer" in node:
+        node["issuer"] = {"api": None, "model": None, **node["issuer"]}
+    return node
+
+
+# --- Sessions: pairing calls and results (pure) ------------------------------
+
+
+class Pair(NamedTuple):
+    """A call, the number of its turn, and its result (None for an open call)."""
+
+    turn: int
+    call: Node
+    result: Node | None
+
+
+def pair_results(turns: list[Node]) -> tuple[list[Pair], list[tuple[str, Node]]]:
+    """Return all calls in order with their results, and each result without a call, `stray` or `double`.
+
+    A result is one of a call in the turn before: by id, else by tool name and order.
+    """
+    pairs: list[Pair] = []
+    strays: list[tuple[str, Node]] = []
+    calls: list[Node] = []
+    for number, turn in enumerate([*turns, {"parts": []}]):
+        found: dict[int, Node] = {}
+        queues: dict[Any, deque[int]] = defaultdict(deque)
+        for place, call in enumerate(calls):
+            queues["id" if "call_id" in call else "no id", call.get("call_id", call["tool"])].append(place)
+            queues["tool", call["tool"]].append(place)
+        results = [part for part in turn["parts"] if part["kind"] == "result"]
+        for result in sorted(results, key=lambda result: "call_id" not in result):
+            tool, call_id = result.get("tool"), result.get("call_id")
+            keys = [("id", call_id), ("no id", tool)] if "call_id" in result else [("tool", tool)]
+            waiting = deque(place for key in keys for place in _drop_found(queues.get(key), found))
+            if waiting:
+                found[waiting[0]] = result
+            else:
+                strays.append(("double" if ("id", call_id) in queues else "stray", result))
+        pairs += [Pair(number - 1, call, found.get(place)) for place, call in enumerate(calls)]
+        calls = [part for part in turn["parts"] if part["kind"] == "call"]
+    return pairs, strays
+
+
+def _drop_found(queue: deque[int] | None, found: dict[int, Node]) -> list[int]:
+    """Return the first place in a queue that is not found, as a list; those in front of it are dropped."""
+    while queue and queue[0] in found:
+        queue.popleft()
+    return [queue[0]] if queue else []
+
+
+def _name_results(turns: list[Node]) -> None:
+    """Give each result the name of its call's tool, where it has none."""
+    for _, call, result in pair_results(turns)[0]:
+        if result is not None:
+            result.setdefault("tool", call["tool"])
+
+
+# --- Sessions: what each API refuses (pure) ----------------------------------
+
+# API | rule | words in the names of the models that have it (all: none) | what the API says
+_RULES_TEXT = """
+messages | role | | Input should be 'user', 'assistant' or 'system'
+messages | no message | | at least one message is required
+messages | empty message | | all messages must have non-empty content except for the optional final
+    assistant message
+messages | empty text | | text content blocks must be non-empty
+messages | blank text | | text content blocks must contain non-whitespace text
+messages | open | | `tool_use` ids were found without `tool_result` blocks immediately after: {id} ({name})
+messages | late result | | `tool_use` ids were found without `tool_result` blocks immediately after:
+    text before {id}
+messages | stray | | unexpected `tool_use_id` found in `tool_result` blocks: {id}
+messages | double | | each tool_use must have a single result. Found multiple `tool_result` blocks
+    with id: {id}
+messages | repeated id | | `tool_use` ids must be unique: {id}
+messages | id | | tool_use.id: String should match pattern '^[a-zA-Z0-9_-]+$'
+messages | name | | tool name {name}: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'
+messages | arguments | | tool_use.input: Input should be a valid dictionary, in call {id} ({name})
+messages | repeated tool | | Tool names must be unique: {name}
+messages | schema | | input_schema: Input should be an object
+messages | no signature | | thinking.signature: Field required
+messages | foreign | | Invalid `signature` in `thinking` block
+messages | last | | This model does not support assistant message prefill. The conversation must end with
+    a user message.
+messages | last space | | final assistant content cannot end with trailing whitespace
+chat | role | | unknown role
+chat | no message | | messages must not be empty
+chat | empty text | kimi moonshot | text content is empty
+chat | open | | An assistant message with 'tool_calls' must be followed by tool messages responding to each
+    'tool_call_id'. The following tool_call_ids did not have response messages: {id} ({name})
+chat | stray | | messages with role 'tool' must be a response to a preceeding message with 'tool_calls'
+chat | double | | messages with role 'tool' must be a response to a preceeding message with 'tool_calls'
+chat | id | | tool_call_id  is not found: an id has 1 to 40 characters
+chat | name | | tool name {name}: function.name should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'
+chat | repeated tool | | tool names must be unique: {name}
+chat | schema | | function.parameters: expected an object
+chat | type | kimi moonshot | At path 'properties.{name}': type is not defined
+chat | no reasoning | kimi-k2 | thinking is enabled but reasoning_content is missing in assistant tool call
+    message
+chat | some reasoning | deepseek | The reasoning_content in the thinking mode must be passed back to the API
+gemini | role | | Please use a valid role: user, model.
+gemini | no message | | contents must not be empty
+gemini | empty message | | contents.parts must not be empty.
+gemini | open | | Please ensure that the number of function response parts is equal to the number of function
+    call parts of the function call turn: {id} ({name}) has no response
+gemini | stray | | Please ensure that function response turn comes immediately after a function call turn
+gemini | double | | Please ensure that function response turn comes immediately after a function call turn
+gemini | order | | Please ensure that function call turn comes immediately after a user turn or after a
+    function response turn.
+gemini | name | | tool name {name}: Invalid function name, it must match [a-zA-Z0-9_.:-]{{1,64}}
+gemini | arguments | | functionCall.args: expected an object, in call {id} ({name})
+gemini | repeated tool | | Duplicate function declaration found: {name}
+gemini | schema | | parameters: expected an object
+gemini | unsigned | | Function call is missing a thought_signature in functionCall parts. This is required for
+    tools to work correctly, and missing thought_signature may lead to degraded model performance. Additional
+    data, function call `default_api:{name}` , position {position}.
+"""
+_RULE_LINES = re.sub("\n +", " ", _RULES_TEXT.strip()).split("\n")
+RULES = {
+    (api, rule): (models.split(), words)
+    for api, rule, models, words in (re.split(r" ?\| ?", line, maxsplit=3) for line in _RULE_LINES)
+}
+
+
+def find_version(model: str) -> tuple[int, int]:
+    """Return the version in a model's name, such as (4, 5); (99, 0) where there is none."""
+    found = re.search(r"(\d+)(?:[-.](\d{1,2}))?(?!\d)", model)
+    return (int(found[1]), int(found[2] or 0)) if found else (99, 0)
+
+
+def find_vendor(model: str | None) -> str:
+    """Return the vendor of a chat model: the first word of its name; moonshot is kimi."""
+    word = re.match("[a-z0-9]*", (model or "").rpartition("/")[2].lower())
+    return re.sub("^moonshot.*", "kimi", word[0] if word else "")
+
+
+def find_refusals(api: str, body: Any, foreign: Container[str] = ()) -> Findings:
+    """Return what an API is known to refuse in the body of a request, in its own words, at most 10,000.
+
+    `foreign` are the credentials that another has issued. The body must have a list of messages.
+    """
+    return find_session_refusals(read_session(body, api), foreign)
+
+
+def find_session_refusals(session: Node, foreign: Container[str] = ()) -> Findings:
+    """Return find_refusals for a record that was read with read_session."""
+    api, model = session["issuer"]["api"], (session["issuer"]["model"] or "").lower()
+    native = session.get("native", {})
+    parts = read_system(api, native["system"], []) if "system" in native else []
+    parts += [tool for tool in session.get("tools", []) if type(tool.get("native")) is not dict]
+    parts += list_parts(session)
+
+    def explain() -> Iterator[Finding]:
+        for part in parts:
+            yield from find_misfit(api, part)
+        for rule, node, name in chain(_walk_tools(session), _walk(session, model, foreign)):
+            models, words = RULES.get((api, rule), ([], ""))
+            if words and (not models or any(word in model for word in models)):
+                shown = {"name": shorten(show(name)), "id": shorten(show(str(node.get("call_id", ""))))}
+                position = next((step + 1 for step in node.at if type(step) is int), 0)
+                yield Finding(render_path(node.at), words.format(position=position, **shown))
+
+    return cut(explain())
+
+
+def list_parts(session: Node) -> list[Node]:
+    """Return all parts of a session, those inside results behind the others."""
+    parts = [part for turn in session["turns"] for part in turn["parts"]]
+    return parts + [each for part in parts if type(part.get("content")) is list for each in part["content"]]
+
+
+def find_misfit(api: str, part: Node) -> Findings:
+    """Return that a piece is not an object, or does not have the form that its name asks for, if so."""
+    if part.get("kind") != "other":
+        return []
+    piece, forms = part["native"], _NAMED[api].get(name_piece(api, part["native"]))
+    if type(piece) is dict and not forms:
+        return []
+    expected = f"the fields {forms[0].keys} of a {forms[0].name}" if forms else "an object"
+    return [Finding(render_path(part.at), f"observed {describe(piece)}, expected {expected}")]
+
+
+def _walk(session: Node, model: str, foreign: Container[str]) -> Iterator[tuple[str, Node, str]]:
+    """Yield (rule, where, name) for each rule that is broken in a session's turns, whichever API has it."""
+    turns, thinking = session["turns"], session["settings"].get("thinking")
+    last = turns[-1] if turns else Node((), {"role": "", "parts": []})
+    kinds = [{part["kind"] for part in turn["parts"] if "text" in part} for turn in turns]
+    reasons, before = ["reasoning" in each for each in kinds], "assistant"
+    current = max(
+        (place for place, turn in enumerate(turns) if turn["role"] in ("user", "system")), default=-1
+    )
+    for place, turn in enumerate(turns):
+        calls = [part for part in turn["parts"] if part["kind"] == "call"]
+        if not turn["role"]:
+            yield "role", turn, ""
+        if not turn["parts"] and (turn is not last or turn["role"] != "assistant"):
+            yield "empty message", turn, ""
+        yield from _walk_parts(session["issuer"]["api"], turn, foreign)
+        if calls and turn["role"] == "assistant":
+            if before == "assistant":
+                yield "order", turn, ""
+            if place > current and "credential" not in calls[0] and not re.search("gemini-[12]", model):
+                yield "unsigned", calls[0], calls[0]["tool"]
+            if not reasons[place] and (type(thinking) is not dict or thinking.get("type") != "disabled"):
+                yield "no reasoning", turn, ""
+            if not reasons[place] and any(reasons):
+                yield "some reasoning", turn, ""
+        before = turn["role"]
+    texts = [part["text"] for part in last["parts"] if part["kind"] == "text"]
+    if not turns:
+        yield "no message", last, ""
+    if last["role"] == "assistant" and find_version(model) > (4, 5):
+        yield "last", last, ""
+    if last["role"] == "assistant" and texts and texts[-1] != texts[-1].rstrip():
+        yield "last space", last, ""
+    pairs, strays = pair_results(turns)
+    seen: set[str] = set()
+    for _, call, result in pairs:
+        if result is None:
+            yield "open", call, call["tool"]
+        if call.get("call_id", "") in seen:
+            yield "repeated id", call, call["tool"]
+        seen.update([call["call_id"]] if "call_id" in call else [])
+    for rule, result in strays:
+        yield rule, result, ""
+
+
+def _walk_parts(api: str, turn: Node, foreign: Container[str]) -> Iterator[tuple[str, Node, str]]:
+    is_late = False
+    for part in turn["parts"]:
+        kind = part["kind"]
+        if kind == "text" and not part["text"].strip():
+            yield "blank text" if part["text"] else "empty text", part, ""
+        elif kind == "reasoning" and "credential" not in part:
+            yield "no signature", part, ""
+        elif kind == "reasoning" and (not part["credential"] or part["credential"] in foreign):
+            yield "foreign", part, ""
+        elif kind == "result" and is_late:
+            yield "late result", part, ""
+        elif kind == "call":
+            if not re.fullmatch(APIS[api].tool_name, part["tool"]):
+                yield "name", part, part["tool"]
+            if "call_id" in part and not re.fullmatch(APIS[api].call_id, part["call_id"]):
+                yield "id", part, ""
+            if type(part["arguments"]) is not dict:
+                yield "arguments", part, part["tool"]
+        is_late = is_late or kind != "result"
+
+
+def _walk_tools(session: Node) -> Iterator[tuple[str, Node, str]]:
+    seen: set[str] = set()
+    for tool in [tool for tool in session.get("tools", []) if "name" in tool]:
+        name, schema = tool["name"], tool.get("parameters", {})
+        if not re.fullmatch(APIS[session["issuer"]["api"]].tool_name, name):
+            yield "name", tool, name
+        if name in seen:
+            yield "repeated tool", tool, name
+        seen.add(name)
+        if type(schema) is not dict or schema.get("type", "object") != "object":
+            yield "schema", tool, name
+        for untyped in _find_untyped(schema):
+            yield "type", tool, untyped
+
+
+def _find_untyped(schema: Any) -> Iterator[str]:
+    """Yield the properties of a schema, at any level, that say nothing of their type."""
+    properties = schema.get("properties") if type(schema) is dict else None
+    for name, part in properties.items() if type(properties) is dict else ():
+        if type(part) is dict and not part.keys() & {"type", "anyOf", "oneOf", "allOf", "$ref"}:
+            yield name
+        yield from _find_untyped(part)
+        yield from _find_untyped(part.get("items") if type(part) is dict else None)
+
+
+# --- Sessions: the way to another API (pure) ---------------------------------
+
+PLACEHOLDER = "skip_thought_signature_validator"  # Google documents it for calls that its model did not make
+_TAKES_REASONING = re.compile("kimi|moonshot|deepseek", re.IGNORECASE)  # chat models that have a field for it
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_UNCLEAR = (
+    "The result of this call was not recorded. The operation is unclear: it may have happened."
+    " Look it up; do not repeat it."
+)
+
+
+class Move:
+    """A session on its way to an API and a model: what is noted on the way, and what stops it.
+
+    `is_home`: the API, and in chat the vendor, is the session's own; `is_whole`: so are the model and all
+    turns.
+    """
+
+    def __init__(self, session: Node, api: str, model: str, options: Container[str] = ()) -> None:
+        self.session, self.api, self.model, self.options = session, api, model, options
+        self._noted: dict[tuple[str, str], list[Any]] = {}  # (note or refusal, what): first path, how often
+        self.is_home = self._is_kin(session["issuer"])
+        self.owns: list[bool] = []  # whether a turn goes as it came; results only with their calls
+        for turn in session["turns"]:
+            is_kept = turn["role"] != "tool" or self.owns[-1:] != [False]
+            self.owns.append(is_kept and self._is_own(turn))
+        own_model = session["issuer"]["model"] or (model if api == GEMINI else "")
+        self.is_whole = self.is_home and own_model == model and all(self.owns)
+
+    def _is_kin(self, issuer: Json) -> bool:
+        vendors = {find_vendor(issuer["model"]), find_vendor(self.model)}
+        return issuer["api"] == self.api and (self.api != CHAT or (len(vendors) == 1 and "" not in vendors))
+
+    def _is_own(self, turn: Node) -> bool:
+        """Return whether a turn goes as it came: the assistant's only to the one that made it."""
+        issuer = turn["issuer"] if "issuer" in turn else self.session["issuer"]
+        needs_model = turn["role"] == "assistant" and self.api == MESSAGES
+        return self._is_kin(issuer) and (not needs_model or issuer["model"] == self.model)
+
+    def lose(self, what: str, at: Path) -> None:
+        """Note that something at a path does not go, or not as it was."""
+        self._noted.setdefault(("note", what), [at, 0])[1] += 1
+
+    def refuse(self, what: str, at: Path) -> None:
+        """Note what stops the session."""
+        self._noted.setdefault(("refusal", what), [at, 0])[1] += 1
+
+    def leave_out(self, part: Node, where: str = "") -> None:
+        """Refuse what has no place, or note that it is left out, as the options say."""
+        if "leave_out" in self.options:
+            self.lose(f"{name_part(part)}{where} is left out", part.at)
+        else:
+            self.refuse(f"{name_part(part)}{where} has no place there; --leave-out leaves it out", part.at)
+
+    def list_noted(self, which: str) -> Findings:
+        """Return the notes or the refusals: each with its first path, and how often."""
+        noted = [(what, at, n) for (kind, what), (at, n) in self._noted.items() if kind == which]
+        return [Finding(render_path(at), f"{what} ({n:,} times)" if n > 1 else what) for what, at, n in noted]
+
+
+def convert(session: Node, api: str, model: str, options: Container[str] = ()) -> tuple[Any, Findings]:
+    """Return the body of the next request at an API and model, and what is lost on the way.
+
+    `options` may hold no_reasoning, unclear and leave_out. Raises SessionError with what keeps the session
+    from going there, what the receiving API is known to refuse included; at home that is one of the losses.
+    """
+    move, turns = Move(session, api, model, options), session["turns"]
+    pairs, strays = pair_results(turns)
+    if turns and turns[-1]["role"] == "assistant" and (not pairs or pairs[-1].turn < len(turns) - 1):
+        say = move.lose if move.is_whole else move.refuse
+        say("it ends on the assistant's answer; append the user's next message", turns[-1].at)
+    if not move.is_whole:
+        _note_rest(move)
+        for rule, result in strays:
+            move.refuse(f"a {rule} result: no call in the turn before waits for it", result.at)
+    messages: list[Any] = []
+    is_new = False  # the last message was written here
+    for is_own, turn in _settle_calls(move, pairs):
+        written = turn.get("native") or write_turn(api, turn) if is_own else write_turn(api, turn)
+        if api == GEMINI and is_new and not is_own and messages[-1]["role"] == written[0]["role"]:
+            messages[-1]["parts"] += written.pop(0)["parts"]  # Gemini wants a user's and a model's in turn
+        messages += written
+        is_new = not is_own
+    if move.list_noted("refusal"):
+        raise SessionError(cut(move.list_noted("refusal")))
+    body = write_body(session, api, messages, model, move.is_whole, move.is_home)
+    refusals = find_session_refusals(read_session(body, api, model))
+    if refusals and not move.is_whole:
+        raise SessionError(refusals)
+    warnings = [Finding(each.path, f"its API would refuse: {each.message}") for each in refusals]
+    return body, move.list_noted("note") + warnings
+
+
+def _note_rest(move: Move) -> None:
+    """Note which settings and fields of a body do not go; refuse a vendor's own tools."""
+    session, api = move.session, move.session["issuer"]["api"]
+    unknown: list[Path] = []
+    for is_own, turn in zip(move.owns, session["turns"]):
+        unknown += [] if is_own else turn.unknown
+    kept = find_limit(session["settings"])[0]
+    for key, value in session["settings"].items():
+        inner: list[Path] = [(key,)]
+        if kept[:1] == (key,) and type(value) is dict:
+            inner = [(key, name) for name in value]
+        for path in inner if value is not None else []:
+            if path != kept:
+                move.lose(f"the setting {show(str(path[-1]))} does not go", path)
+    parts = [tool for tool in session.get("tools", []) if "name" not in tool and not move.is_home]
+    native = session.get("native", {}) if api and not move.is_home else {}
+    if "tools" in native:
+        read_tools(api, native["tools"], unknown)
+    if "system" in native:
+        parts += [part for part in read_system(api, native["system"], unknown) if part["kind"] != "text"]
+    for part in parts:
+        move.leave_out(part, " among the tools" if part.at[:1] == ("tools",) else " in the system text")
+    for path in unknown:
+        move.lose(f"the field {show(str(path[-1]))} does not go", path)
+
+
+def _settle_calls(move: Move, pairs: list[Pair]) -> Iterator[tuple[bool, Node]]:
+    """Yield (is own, turn): a foreign call has an id of ours, and its result directly behind, in order."""
+    turns, owns = move.session["turns"], move.owns
+    used = {pair.call.get("call_id") for pair in pairs if owns[pair.turn]}
+    minted = (name for name in map("call_{}".format, count(1)) if name not in used)
+    renewed: dict[int, Node] = {}
+    settled: set[int] = set()  # results that are written behind their calls
+    seen: set[Any] = set()
+    behind: dict[int, list[Node]] = defaultdict(list)
+    for place, call, result in pairs:
+        if owns[place] and (result is not None or "unclear" not in move.options):
+            continue
+        call_id = call.get("call_id") if owns[place] else next(minted)
+        new = {"tool": call["tool"], **({"call_id": call_id} if call_id is not None else {})}
+        if not owns[place]:
+            renewed[id(call)] = Node(call.at, {**call, **new})
+            _look_at_call(move, call, (place, call.get("call_id", call.at)) in seen)
+            seen.add((place, call.get("call_id", call.at)))
+        settled.add(id(result))
+        result = result or _make_unclear(move, call)
+        behind[place].append(Node(result.at, {**result, **new}))
+    # Where the user spoke last; a text behind results is joined to them for Gemini.
+    current, is_joined = -1, False
+    for place, turn in enumerate(turns):
+        is_joined = turn["role"] == "tool" or (is_joined and turn["role"] != "assistant")
+        current = place if turn["role"] in ("user", "system") and not is_joined else current
+    for place, turn in enumerate(turns):
+        parts = [renewed.get(id(part), part) for part in turn["parts"] if id(part) not in settled]
+        if parts or not turn["parts"]:
+            new_turn = Node(turn.at, {**turn, "parts": parts})
+            yield owns[place], turn if owns[place] else _carry_turn(new_turn, move, place > current)
+        if behind[place]:
+            yield False, _carry_turn(Node(turn.at, {"role": "tool", "parts": behind[place]}), move, False)
+
+
+def _look_at_call(move: Move, call: Node, is_repeated: bool) -> None:
+    """Refuse a foreign call that cannot go; note an integer that Gemini may not read whole."""
+    name = show(f"{call.get('call_id', '')} ({call['tool']})")
+    large: list[str] = []
+    if is_repeated:
+        move.refuse(f"two calls of one turn have the id {name}", call.at)
+    if type(call["arguments"]) is not dict:
+        move.refuse(f"the arguments of call {name} are not a JSON object", call.at)
+    json.loads(_render_compact(call["arguments"]), parse_int=lambda digits: large.append(digits))
+    if move.api == GEMINI and any(abs(int(digits)) > 2**53 for digits in large):
+        move.lose("an integer above 2^53 goes as it is, but Gemini's numbers are doubles", call.at)
+
+
+def _make_unclear(move: Move, call: Node) -> Node:
+    """Return a result that says that an open call is unclear; it is noted or refused, as the options say."""
+    name = show(f"{call.get('call_id', '')} ({call['tool']})")
+    if "unclear" in move.options:
+        move.lose(f"open call {name}: its result says that it is unclear", call.at)
+    else:
+        move.refuse(f"open call: call {name} has no result; --unclear gives it one that says so", call.at)
+    return Node(call.at, {"kind": "result", "content": _UNCLEAR, "failed": False})
+
+
+def _carry_turn(turn: Node, move: Move, is_current: bool) -> Node:
+    """Return a foreign turn as it can go: each part carried, replaced by a line, left out or refused."""
+    role, issuer = turn["role"], turn["issuer"] if "issuer" in turn else move.session["issuer"]
+    if role == "system":
+        role = "user"
+        move.lose("late system message: it goes as the user's", turn.at)
+    elif not role:
+        move.refuse("unknown role", turn.at)
+    maker = issuer["model"] or issuer["api"] or "another model"
+    parts = [carried for part in turn["parts"] for carried in _carry_part(part, role, maker, move)]
+    kinds = [part["kind"] for part in parts]
+    first = kinds.index("call") if "call" in kinds else len(kinds)
+    if move.api == CHAT and "call" in kinds and "text" in kinds[first:]:
+        move.lose("text behind a call: in chat it comes before the call", turn.at)
+    if (
+        move.api == CHAT
+        and "call" in kinds
+        and "reasoning" not in kinds
+        and _TAKES_REASONING.search(move.model)
+    ):
+        parts.append(Node(turn.at, {"kind": "reasoning", "text": ""}))
+    if move.api == GEMINI and "call" in kinds and is_current:
+        why = "placeholder signature on a call: documented for moved history, in no recorded run"
+        move.lose(why, parts[first].at)
+        parts[first]["credential"] = PLACEHOLDER
+    is_loop = is_current and role == "assistant" and move.session["turns"][-1]["role"] == "tool"
+    if is_loop and move.api == MESSAGES:
+        move.lose(
+            "no thinking in this tool loop: its earlier turns have none; Claude does not say so", turn.at
+        )
+    return Node(turn.at, {"role": role, "parts": parts})
+
+
+def _carry_part(part: Node, role: str, maker: str, move: Move) -> list[Node]:
+    """Return what goes of a foreign part; `role` is that of its turn, or `result` for a part of a result."""
+    kind, api = part["kind"], move.api
+    if "credential" in part:
+        move.lose("credential left out: it is worth something to its issuer alone", part.at)
+        part = Node(part.at, {key: part[key] for key in part if key != "credential"})
+    if kind == "text" and part["text"].isspace() and api == MESSAGES and role == "assistant":
+        move.lose("a text of white space alone is left out", part.at)
+        return []
+    if kind == "text":
+        return [part] if part["text"] else []
+    if kind == "reasoning":
+        return _carry_reasoning(part, maker, move)
+    if kind == "result":
+        if part["failed"] and api == CHAT:
+            move.lose("failed result: chat has no mark for it, its text goes as it is", part.at)
+        if type(part["content"]) is list:
+            content = [new for each in part["content"] for new in _carry_part(each, "result", maker, move)]
+            if api == GEMINI and len(content) > 1:
+                move.lose("a result of several parts goes as their texts, joined by a line feed", part.at)
+            is_text = [each["kind"] for each in content] == ["text"]
+            return [Node(part.at, {**part, "content": content[0]["text"] if is_text else content or ""})]
+    elif kind != "call" and (part.get("media_type") not in _IMAGES or role not in APIS[api].images.split()):
+        move.leave_out(part, " in a tool result" if role == "result" else "")
+        return [Node(part.at, {"kind": "text", "text": render_stand_in(part)})]
+    return [part]
+
+
+def _carry_reasoning(part: Node, maker: str, move: Move) -> list[Node]:
+    """Return reasoning where the target has a field for it, else a line of text that names the model."""
+    text = part.get("text", "")
+    if not text.strip():
+        return []
+    if "no_reasoning" in move.options:
+        move.lose("reasoning left out, as --no-reasoning asks", part.at)
+        return []
+    if move.api == GEMINI or (move.api == CHAT and _TAKES_REASONING.search(move.model)):
+        return [part]
+    move.lose("reasoning goes as text; a recorded receiver copied such a line into its answers", part.at)
+    return [Node(part.at, {"kind": "text", "text": f"[reasoning of {maker}] {text}"})]
+
+
+# --- Sessions: a checkpoint of the facts, for a fresh session (pure) ---------
+
+_FRESH_PROMPT = """\
+Go on from the recorded state of an earlier session, given below as facts.
+Do not claim access to earlier reasoning.
+Do not repeat a completed operation: its result is recorded.
+An operation that is listed as unclear may have happened: say that it must be looked up, and do not repeat it.
+Facts: """
+
+
+def list_operations(turns: list[Node]) -> Iterator[tuple[str, Node, Node | None]]:
+    """Yield (operation id, call, result): the id is TOOL-N, where N counts the calls of that tool."""
+    counts: dict[str, int] = defaultdict(int)
+    for _, call, result in pair_results(turns)[0]:
+        counts[call["tool"]] += 1
+        yield f"{call['tool']}-{counts[call['tool']]}", call, result
+
+
+def build_session_checkpoint(session: Node, objective: str | None = None) -> Json:
+    """Return the checkpoint of the facts in a session: what was asked, and each operation with its result.
+
+    The assistant's words are not in it. Raises SessionError for a lone surrogate, with its place.
+    """
+    try:
+        digest = digest_bytes(canonical_json(_strip(session)))
+    except InputError as error:
+        raise SessionError([Finding(render_path(_find_surrogate(session)), error.message)]) from error
+    spoken = [turn for turn in session["turns"] if turn["role"] != "assistant"]
+    said = [part for turn in spoken for part in turn["parts"]]
+    texts = [part["text"] for part in said if part["kind"] == "text" and part["text"]]
+    asked = [text for text in (session.get("system"), *texts[-1:]) if text]
+    operations: dict[str, list[Json]] = {"completed": [], "unclear": []}
+    for name, call, result in list_operations(session["turns"]):
+        operation = {"operation_id": name, "operation": call["tool"], "arguments": call["arguments"]}
+        if result is not None:
+            text = join_content(result["content"])
+            operation.update(status="failed" if result["failed"] else "recorded", result=text)
+            operation["result_sha256"] = digest_bytes(text.encode())
+        operations["unclear" if result is None else "completed"].append(operation)
+    return {
+        "schema_version": 1,
+        "task_id": f"session-{digest[:12]}",
+        "objective": "\n\n".join(asked) if objective is None else objective,
+        "background": texts[:-1] if objective is None else texts,
+        "source_sha256": digest,
+        **operations,
+        "pending": ["Answer the user's last message"],
+        "side_effects": [],
+    }
+
+
+def _strip(node: Json) -> Json:
+    """Return a neutral session without `native` and `credential`, which belong to its vendor."""
+    stripped = {key: node[key] for key in node if key not in ("native", "credential")}
+    for field in ("turns", "tools", "parts", "content"):
+        if type(stripped.get(field)) is list:
+            stripped[field] = list(map(_strip, stripped[field]))
+    return stripped
+
+
+def _find_surrogate(session: Node) -> Path:
+    """Return the path of the first part or tool that holds a lone surrogate, () if it is elsewhere."""
+    nodes = [*list_parts(session), *session.get("tools", [])]
+    found = (node.at for node in nodes if re.search("[\ud800-\udfff]", _render_compact(node)))
+    return next(found, ())
+
+
+def render_session_handoff(checkpoint: Json) -> str:
+    """Return the handoff prompt of a session: how to go on, and the facts without digests."""
+    hidden = ("schema_version", "task_id", "source_sha256", "result_sha256")
+    facts = {key: value for key, value in checkpoint.items() if key not in hidden}
+    facts["completed"] = [
+        {key: value for key, value in operation.items() if key not in hidden}
+        for operation in facts["completed"]
+    ]
+    return f"{_FRESH_PROMPT}{canonical_json(facts).decode()}\n"
+
+
+def convert_fresh(session: Node, api: str, model: str, objective: str | None = None) -> tuple[Any, Findings]:
+    """Return the body that begins a fresh session from the facts of another, and what stays behind.
+
+    Raises SessionError for a tool name that the API forbids, and for a lone surrogate.
+    """
+    move = Move(session, api, model, ("leave_out",))
+    handoff = render_session_handoff(build_session_checkpoint(session, objective))
+    move.is_home, move.owns = False, [True] * len(session["turns"])
+    _note_rest(move)
+    for _, result in pair_results(session["turns"])[1]:
+        move.lose("a result of no call stays behind", result.at)
+    for turn in session["turns"]:
+        for part in turn["parts"]:
+            if part["kind"] in ("media", "other"):
+                move.lose(f"{name_part(part)} stays behind", part.at)
+            elif part["kind"] in ("text", "reasoning") and turn["role"] == "assistant":
+                move.lose("the assistant's words stay behind: they are no evidence", part.at)
+    tools = [tool for tool in session.get("tools", []) if "name" in tool]
+    turn = {"role": "user", "parts": [{"kind": "text", "text": handoff}]}
+    fresh = {"settings": session["settings"], "tools": tools}
+    body = write_body(fresh, api, write_turn(api, turn), model, False, False)
+    refusals = find_session_refusals(read_session(body, api, model))
+    if refusals:
+        raise SessionError(refusals)
+    return body, move.list_noted("note")
+
+
+def verify_session_checkpoint(checkpoint: Any, session: Node, objective: str | None = None) -> Findings:
+    """Return what keeps a parsed checkpoint from being the one that a session allows."""
+    return list_differences(checkpoint, build_session_checkpoint(session, objective))
+
+
+# --- Replies: a whole message, a finished turn, its answer (pure) ------------
+
+_CUT, _REFUSED = "the answer was cut off by the token limit", "the model refused"
 _STOP_REASONS = {
-    "max_tokens": "the answer was cut off by the token limit",
+    **dict.fromkeys(("max_tokens", "length", "MAX_TOKENS"), _CUT),
+    **dict.fromkeys(("refusal", "content_filter", "SAFETY", "PROHIBITED_CONTENT", "BLOCKLIST"), _REFUSED),
     "model_context_window_exceeded": "the answer was cut off by the context window",
     "pause_turn": "the turn was paused before its end",
-    "refusal": "the model refused",
-    "tool_use": "the model waits for a tool",
+    **dict.fromkeys(("tool_use", "tool_calls"), "the model waits for a tool"),
 }
-_NO_BLOCK = Words("a block with a type")
-
-
-def find_message_faults(reply: Any) -> Findings:
-    """Return what keeps a parsed reply from being a whole message of the Messages API.
-
-    A whole message is an object with `type` message, `role` assistant and `content` a list of
-    objects that each have a string `type`. What is in the blocks is judged elsewhere.
-    """
-    if not isinstance(reply, dict):
-        return list_differences(reply, Words("a message"))
-    error = describe_api_error(reply)
-    if error:
-        return [Finding("$", f"observed an error ({error}), expected a message")]
-    content = reply.get("content")
-    right: Any = Words("a list of blocks")
-    if isinstance(content, list):
-        right = [block if _is_block(block) else _NO_BLOCK for block in content]
-    return list_differences(reply, {**reply, "type": "message", "role": "assistant", "content": right})
-
-
-def _is_block(block: Any) -> bool:
-    return isinstance(block, dict) and isinstance(block.get("type"), str)
+_CALLING = re.compile("(.*_)?tool_use|function(_call|Call)?|custom")  # names of pieces that call something
 
 
 def describe_api_error(reply: Any) -> str:
-    """Return what a parsed error body of the Messages API says, or "" for any other reply."""
-    error = reply.get("error") if isinstance(reply, dict) and reply.get("type") == "error" else None
-    if not isinstance(error, dict) or not isinstance(error.get("type"), str):
+    """Return what a parsed error body of any API says, or "" for any other reply."""
+    reply = reply[0] if type(reply) is list and len(reply) == 1 else reply  # as Gemini has it at times
+    error = reply.get("error") if type(reply) is dict else None
+    if type(error) is not dict:
         return ""
-    return f"{shorten(show(error['type']))}: {describe(error.get('message', MISSING))}"
+    kinds = [error.get(field) for field in ("status", "type", "code")]
+    kind = next((kind for kind in kinds if type(kind) is str), "an error")
+    return f"{shorten(show(kind))}: {describe(error.get('message', MISSING))}"
 
 
-def find_reply_faults(message: Json, stop_reason: str, tool: str | None = None) -> Findings:
-    """Return why a whole message does not fit its step, a wrong stop reason first.
+def tell_reply(reply: Any) -> str:
+    """Return the API whose reply this is, by its shape; what has none counts as one of Messages."""
+    if type(reply) is not dict or type(reply.get("type")) is str:
+        return MESSAGES
+    signs = {"choices": CHAT, "candidates": GEMINI, "promptFeedback": GEMINI}
+    return next((api for sign, api in signs.items() if sign in reply), MESSAGES)
 
-    The message must end with `stop_reason`. With `tool` it must hold exactly one tool_use, of that
-    tool with empty input and an id; without, none. Text blocks must hold text; thinking and unknown
-    blocks are left alone, but none whose type ends in tool_use.
+
+def open_reply(reply: Json, api: str) -> tuple[Any, Path, Any, Path]:
+    """Return a reply's message and the path to it, and what it stopped with and the path to that."""
+    form = APIS[api]
+    if not form.choices:
+        return reply, (), reply.get(form.stop, MISSING), (form.stop,)
+    listed, at = _list_objects(reply.get(form.choices)), (form.choices, 0)
+    message, stop = [listed[0].get(key, MISSING) if listed else MISSING for key in (form.message, form.stop)]
+    return message, (*at, form.message), stop, (*at, form.stop)
+
+
+def find_reply_findings(reply: Any, api: str | None = None) -> Findings:
+    """Return what keeps a parsed reply from being a whole message of its API; its blocks are not judged."""
+    api = api or tell_reply(reply)
+    form, error = APIS[api], describe_api_error(reply)
+    if error:
+        return [Finding("$", f"observed an error ({error}), expected a message")]
+    if type(reply) is not dict:
+        return list_differences(reply, Words("a message"))
+    listed, blocked = reply.get(form.choices, MISSING), reply.get("promptFeedback")
+    if type(blocked) is dict and blocked.get("blockReason") and listed is MISSING:
+        return list_differences(blocked["blockReason"], Words("an answer"), "promptFeedback", "blockReason")
+    if form.choices and (type(listed) is not list or len(listed) != 1 or type(listed[0]) is not dict):
+        return list_differences(listed, Words("a list of one object"), form.choices)
+    message, at, _, _ = open_reply(reply, api)
+    if type(message) is not dict:
+        return list_differences(message, Words("a message"), *at)
+    content, is_named = message.get(form.content, MISSING), api != GEMINI
+    whole = {**message, **({"type": "message"} if api == MESSAGES else {}), "role": form.assistant}
+    if type(content) is list:
+        no_block = Words("a block with a type" if is_named else "an object")
+        good = [type(block) is dict and (not is_named or type(block.get("type")) is str) for block in content]
+        whole[form.content] = [block if is_good else no_block for block, is_good in zip(content, good)]
+    elif api != CHAT or not (content is None or content is MISSING or type(content) is str):
+        whole[form.content] = Words("a list of blocks")
+    return list_differences(message, whole, *at)
+
+
+def read_reply(reply: Any, api: str) -> Node | None:
+    """Return the message of a reply as the next turn of a session, None if it holds none."""
+    message, at, _, _ = open_reply(reply, api) if type(reply) is dict else (None, (), None, ())
+    known = ("role", *APIS[api].pieces.split())
+    fields = {key: message[key] for key in message if key in known} if type(message) is dict else {}
+    if not fields:
+        return None
+    turn, model = read_turn(api, fields, at, []), reply.get(APIS[api].maker)
+    turn.update(role="assistant", issuer={"api": api, "model": model if type(model) is str else None})
+    if write_turn(api, turn) != [fields]:
+        turn["native"] = [fields]
+    return turn
+
+
+def _explain_stop(stop: Any, right: Any, at: Path) -> Findings:
+    said = f" ({_STOP_REASONS[str(stop)]})" if str(stop) in _STOP_REASONS else ""
+    return [explain_difference(*one, said) for one in find_differences(stop, right, *at)]
+
+
+def find_step_findings(reply: Json, tool: str | None = None, api: str | None = None) -> Findings:
+    """Return why a whole message does not fit its step, a wrong stop first.
+
+    With `tool` it must be one call of that tool, with no arguments and with an id where its API has one;
+    without, a finished answer with no call. Texts must hold text; all other blocks are left alone.
     """
-    observed = message.get("stop_reason", MISSING)
-    said = f" ({_STOP_REASONS[observed]})" if str(observed) in _STOP_REASONS else ""
-    differences = find_differences(observed, stop_reason, "stop_reason")
-    return [explain_difference(*one, said) for one in differences] + cut(
-        _find_block_faults(message["content"], tool)
-    )
+    api = api or tell_reply(reply)
+    form, (_, at, stop, stop_at) = APIS[api], open_reply(reply, api)
+    right = (form.calling if tool else form.answered).split()[0]
+    turn = read_reply(reply, api)
+    parts = turn["parts"] if turn else []
+    return _explain_stop(stop, right, stop_at) + cut(_find_bad_blocks(api, parts, tool, (*at, form.content)))
 
 
-def _find_block_faults(content: list[Any], tool: str | None) -> Iterator[Finding]:
+def _find_bad_blocks(api: str, parts: list[Node], tool: str | None, at: Path) -> Iterator[Finding]:
     expected = Words(f"exactly one call of {tool}" if tool else "no tool call")
-    for index, block in enumerate(content):
-        kind, right = block["type"], block
-        if kind == "tool_use" and tool:
-            call_id = block.get("id")
-            is_id = isinstance(call_id, str) and re.fullmatch("[!-~]+", call_id)
-            right = {**block, "name": tool, "input": {}, "id": call_id if is_id else Words("a tool call id")}
+    for part in parts:
+        name = name_piece(api, part.get("native"))
+        if part["kind"] == "call" and tool:
+            is_id = re.fullmatch("[!-~]+", part.get("call_id", "-" if api == GEMINI else ""))
+            call_id = {} if is_id else {"call_id": Words("a tool call id")}
+            right = write_part(api, {**part, "tool": tool, "arguments": {}, **call_id})
+            yield from explain_differences(write_part(api, part), right, *part.at)
             tool = None  # it was called, and any further call is one too many
-        elif kind.endswith("tool_use"):
-            right = expected
-        elif kind == "text" and not isinstance(block.get("text"), str):
-            right = {**block, "text": Words("a string")}
-        yield from explain_differences(block, right, "content", index)
+        elif part["kind"] == "other" and (name == "text" or (tool and name in _NAMED[api])):
+            yield from find_misfit(api, part)
+            tool = tool if name == "text" else None
+        elif part["kind"] == "call" or (part["kind"] == "other" and _CALLING.fullmatch(name)):
+            observed = part["native"] if "native" in part else write_part(api, part)
+            yield Finding(render_path(part.at), f"observed {describe(observed)}, expected {expected}")
     if tool:
-        yield Finding("content", f"observed no tool call, expected {expected}")
+        yield Finding(render_path(at), f"observed no tool call, expected {expected}")
 
 
-def join_text(message: Json) -> str:
-    """Return the text blocks of a message that passed find_reply_faults, joined."""
-    return "".join(block["text"] for block in message["content"] if block["type"] == "text")
-
-
-def parse_answer(message: Json) -> Any:
-    """Return the value of a finished message's answer: its text, read as strict JSON.
-
-    The message must have passed find_message_faults and find_reply_faults. Raises InputError for
-    anything that is not one JSON value: prose, Markdown, an empty answer.
-    """
-    return parse_json(join_text(message))
+def join_text(reply: Json) -> str:
+    """Return the visible text of a reply that passed find_step_findings."""
+    turn = read_reply(reply, tell_reply(reply))
+    return "".join(part["text"] for part in turn["parts"] if part["kind"] == "text") if turn else ""
 
 
 def find_answer(reply: Any) -> tuple[Findings, Any]:
-    """Return what keeps a parsed reply from being a finished answer, and the answer's value if nothing does.
+    """Return what keeps a parsed reply of any API from being a finished answer, and the answer's value.
 
-    The faults of find_message_faults, else those of find_reply_faults for end_turn, else the InputError of
-    parse_answer, at the path "the answer, ...". A good answer may be null: only where nothing was found is
-    there one.
+    A good answer may be null: only where nothing was found is there one.
     """
-    findings = find_message_faults(reply) or find_reply_faults(reply, "end_turn")
+    findings = find_reply_findings(reply) or find_step_findings(reply)
     try:
-        return findings, None if findings else parse_answer(reply)
+        return findings, None if findings else parse_json(join_text(reply))
     except InputError as error:
         return [Finding(f"the answer, {error.path}", error.message)], None
+
+
+def judge_reply(session: Node, reply: Any) -> tuple[Node | None, Findings]:
+    """Return a reply as the session's next turn (None if it holds none), and why it must not be acted on.
+
+    Findings: not whole, cut or refused, a call of a tool that the session does not have, arguments that are
+    not an object, a call that repeats a completed or an unclear operation.
+    """
+    api = tell_reply(reply)
+    findings = find_reply_findings(reply, api)
+    turn = read_reply(reply, api)
+    if turn is None:
+        return None, findings
+    form, (_, _, stop, at) = APIS[api], open_reply(reply, api)
+    calls = [part for part in turn["parts"] if part["kind"] == "call"]
+    if type(stop) is not str or stop not in f"{form.answered} {form.calling}".split():
+        findings += _explain_stop(stop, Words("the end of a turn"), at)
+    elif stop not in form.answered.split() and not calls:
+        findings.append(explain_difference(at, stop, Words("the end of a turn, or a tool call")))
+    findings += [finding for part in turn["parts"] for finding in find_misfit(api, part)]
+    return turn, cut([*findings, *_find_bad_calls(session, calls)])
+
+
+def _find_bad_calls(session: Node, calls: list[Node]) -> Iterator[Finding]:
+    names = {tool["name"] for tool in session.get("tools", []) if "name" in tool}
+    done: dict[tuple[str, str], str] = {}
+    for name, call, _ in list_operations(session["turns"]):
+        done.setdefault(_identify(call), name)
+    for call in calls:
+        path, tool = render_path(call.at), show(call["tool"])
+        if call["tool"] not in names:
+            yield Finding(path, f"calls {tool}, which is not a tool of the session")
+        if type(call["arguments"]) is not dict:
+            yield Finding(path, f"the arguments of {tool} are not a JSON object")
+        if _identify(call) in done:
+            yield Finding(path, f"repeats {show(done[_identify(call)])}")
+
+
+def _identify(call: Json) -> tuple[str, str]:
+    """Return what is equal for two calls of one tool with the same arguments, numbers compared by value."""
+
+    def read_number(digits: str) -> float:
+        number = float(digits)
+        return int(number) if number.is_integer() else number
+
+    level = json.loads(json.dumps(call["arguments"]), parse_float=read_number)
+    return call["tool"], json.dumps(level, sort_keys=True)
+
+
+# --- Streams: events (pure) --------------------------------------------------
+
+
+def list_events(data: bytes) -> Iterator[tuple[str, bytes]]:
+    """Yield the name and the data of each whole event (server-sent events, WHATWG HTML 9.2).
+
+    An event counts after its blank line. Of a JSON array, which Gemini may send instead, each whole object
+    is an event without a name. Raises InputError for more than 64 MiB.
+    """
+    if len(data) > INPUT_LIMIT_BYTES:
+        raise InputError(f"byte {INPUT_LIMIT_BYTES}", f"longer than {INPUT_LIMIT_BYTES:,} bytes")
+    data = data.removeprefix(BYTE_ORDER_MARK.encode())
+    if re.match(rb"\s*[\[{]", data):
+        yield from (("", item) for item in _split_array(data.decode("utf-8", "surrogateescape")))
+        return
+    name, lines = "", list[bytes]()
+    for match in re.finditer(rb"([^\r\n]*)(\r\n?|\n|\Z)", data):
+        field, _, value = match[1].partition(b":")
+        if not match[2]:
+            return  # a line without its end has not arrived
+        if not match[1]:
+            yield from [(name, b"\n".join(lines))] if any(lines) else []
+            name, lines = "", []
+        elif field == b"data":
+            lines.append(value.removeprefix(b" "))
+        elif field == b"event":
+            name = value.removeprefix(b" ").decode("utf-8", "replace")
+
+
+def _split_array(text: str) -> Iterator[bytes]:
+    """Yield each whole object of a JSON array, or of objects in a row, the last of which may be cut."""
+    scan, at = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode, 0
+    while match := re.compile(r"[\s,\[]*(?=\{)").match(text, at):
+        try:
+            _, at = scan(text, match.end())
+        except (ValueError, RecursionError):
+            return
+        yield text[match.end() : at].encode("utf-8", "surrogateescape")
+
+
+# --- Streams: what is in hand (pure) -----------------------------------------
+
+_EVENTS = [f"{thing}_{at}" for thing in ("message", "content_block") for at in ("start", "delta", "stop")]
+_TELLING = dict.fromkeys(("candidates", "usageMetadata", "promptFeedback", "modelVersion"), GEMINI)
+_TELLING.update(choices=CHAT, object=CHAT)  # whose chunk it is, by its fields
+_TEXTS = "text thinking signature partial_json content reasoning_content refusal arguments"  # these grow
+_GROWING = _TEXTS.split()
+_NAMES = "id name type role model modelVersion stop_reason finish_reason finishReason data thoughtSignature"
+_OBJECTS = ["delta", "content", "function", "function_call", "functionCall", "usage", "promptFeedback"]
+_FIRST: Json = {  # what the items of a list are before their first piece
+    "choices": {"index": 0, "delta": {"role": "assistant", "content": None}},
+    "candidates": {"index": 0, "content": {"role": "model", "parts": []}},
+    "tool_calls": {"id": None, "type": "function", "function": {"name": None, "arguments": ""}},
+    "parts": {},
+}
+_FIELD_KINDS: dict[str, Any] = {  # the type of a field, wherever it is; willContinue is of a call in pieces
+    **dict.fromkeys([*_GROWING, *_NAMES.split(), "delta.content"], str),
+    **dict.fromkeys([*_OBJECTS, "candidates.content", "input", "args", "citation", "usageMetadata"], dict),
+    **dict.fromkeys([*_FIRST, "message.content"], list),
+    "content": None,
+    "index": int,
+    "thought": bool,
+    "willContinue": Words,
+}
+# The fields that an object must have, by its type or the field that it is in.
+_NEEDED_TEXT = """
+    text: text   thinking: thinking   redacted_thinking: data   tool_use: id,name,input   content_block: type
+    message: type,role,content   choices: index,delta   tool_calls: index   functionCall: name"""
+_NEEDED = {name: fields.split(",") for name, fields in re.findall(r"(\w+): (\S+)", _NEEDED_TEXT)}
+_DELTAS = {  # the field of a delta, and the field of the block that it goes with
+    "text_delta": ("text", "text"),
+    "citations_delta": ("citation", "text"),
+    "thinking_delta": ("thinking", "thinking"),
+    "signature_delta": ("signature", "thinking"),
+    "input_json_delta": ("partial_json", "input"),
+}
+
+
+class _Pieces(list[str]):
+    """A string that is still arriving: it is joined once, so that time grows with the text alone."""
+
+
+def _join(value: Any) -> Any:
+    """Return a value with its pieces joined; a character may come as two surrogates in two of them."""
+    if type(value) is _Pieces:
+        return "".join(value).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+    if isinstance(value, dict):
+        return {key: _join(child) for key, child in value.items()}
+    return list(map(_join, value)) if isinstance(value, list) else value
+
+
+def _misfit(at: Any, observed: Any, expected: str) -> InputError:
+    return InputError(render_path(at), describe_pair(observed, Words(expected)))
+
+
+def _merge(node: Json, piece: Any, *at: Any) -> None:
+    """Add a piece to an object: texts grow, objects and lists are merged, else the last value counts.
+
+    Raises InputError for a field of another type, and for one that is missing.
+    """
+    if type(piece) is not dict:
+        raise _misfit(at, piece, "an object")
+    name = next((key for key in reversed(at) if type(key) is str), "")
+    needed = _NEEDED.get(str(piece.get("type")), _NEEDED.get(name, []))
+    for field, value in {**piece, **{key: piece.get(key, MISSING) for key in needed}}.items():
+        kind, old, here = (
+            _FIELD_KINDS.get(f"{name}.{field}", _FIELD_KINDS.get(field)),
+            node.get(field),
+            (*at, field),
+        )
+        if field not in needed and value in (None, "FINISH_REASON_UNSPECIFIED"):
+            node.setdefault(field, None)
+        elif kind and type(value) is not kind:
+            raise _misfit(here, value, MISSING if kind is Words else describe_kind(kind()))
+        elif type(value) is str and field in _GROWING:
+            node[field] = old if type(old) is _Pieces else _Pieces([old] if type(old) is str else [])
+            node[field].append(value)
+        elif type(value) is dict and field in _OBJECTS:
+            node[field] = old or {}
+            _merge(node[field], value, *here)
+        elif field in _FIRST:
+            node[field] = old or []
+            for place, item in enumerate(value):
+                if item != {"text": ""}:  # the end of Gemini's text
+                    _merge(_find_item(field, node[field], item, *here, place), item, *here, place)
+        elif f"{name}.{field}" in ("tool_calls.id", "function.name") and old and value not in ("", old):
+            raise _misfit(here, value, describe(old))
+        elif field != "index" and (value != "" or not old):
+            node[field] = value
+
+
+def _find_item(field: str, items: list[Json], piece: Any, *at: Any) -> Json:
+    """Return the item of a list that a piece adds to, the next one if it is new. Raises InputError."""
+    known: Json = piece if type(piece) is dict else {}
+    index, content = known.get("index") or 0, known.get("delta", known.get("content"))
+    if field == "parts":  # a text adds to a text before it, if that is not signed
+        is_text, last = known.keys() <= {"text", "thought"}, items[-1] if items else {}
+        index = max(len(items) - (is_text and {**known, "text": ""} == {**last, "text": ""}), 0)
+    is_fit = type(index) is int and 0 <= index <= len(items) and known.keys() - {"thought"}
+    if is_fit and index == len(items):
+        items.append(copy.deepcopy(_FIRST[field]))
+    is_done = is_fit and (items[index].get("finish_reason") or items[index].get("finishReason"))
+    brings = type(content) is dict and any(content[key] for key in content if key != "role")
+    if not is_fit or (is_done and brings):
+        raise _misfit(at, piece, "more of what is not finished, or the next")
+    return items[index]
+
+
+class Stream:
+    """What has arrived of a reply that was streamed; read_stream returns one.
+
+    `message` is the reply as it is without streaming (of logprobs the last alone), {} unless it is complete
+    and nothing was found. `parts` are those of its neutral turn; of `open_parts` more may come, and a call's
+    arguments are the text so far. `passed_over` counts events that are not known.
+    """
+
+    def __init__(self) -> None:
+        self.api, self.model, self.stop, self.complete, self.passed_over = "", "", "", False, 0
+        self.error: Json = {}  # type, message
+        self.usage: Json = {}
+        self.message: Json = {}
+        self.parts: list[Node] = []
+        self.open_parts: list[Node] = []
+        self.findings: Findings = []
+        self._blocks: list[Json] = []  # of the Messages API, as the next two
+        self._open: set[int] = set()
+        self._ended = False
+
+    def join(self, kind: str) -> str:
+        """Return the text in hand of a kind, `text` or `reasoning`, closed or open."""
+        return "".join(part.get("text", "") for part in self.parts + self.open_parts if part["kind"] == kind)
+
+    def take(self, name: str, event: Any) -> None:
+        """Add an event to the reply. Raises InputError for what does not fit."""
+        if type(event) is not dict:
+            raise _misfit((), event, "an object")
+        kind, error = name if name in _EVENTS else str(event.get("type")), event.get("error")
+        api = MESSAGES if kind in _EVENTS else next((_TELLING[key] for key in _TELLING if key in event), "")
+        self.api = self.api or api
+        if error or kind == "error":
+            known = error if type(error) is dict else {"message": error}
+            said = [str(known[key]) for key in ("type", "status", "code") if known.get(key)]
+            self.error = self.error or {"type": [*said, "error"][0], "message": known.get("message")}
+        elif not api:
+            self.passed_over += bool(event) and kind != "ping"
+        if api not in ("", self.api):
+            raise _misfit((), Words(f"an event of {api}"), f"one of {self.api}")
+        if api == MESSAGES and event.get("type") != kind:
+            raise _misfit(["type"], event.get("type", MISSING), describe(kind))
+        if api == MESSAGES:
+            self._take_event(kind, event)
+        elif api:
+            chat = {"choices": MISSING, **event, "object": "chat.completion"}
+            _merge(self.message, chat if api == CHAT else event)
+
+    def _take_event(self, kind: str, event: Json) -> None:
+        """Add an event of the Messages API: a block begins, grows and ends under its index."""
+        index = event["index"] if type(event.get("index")) is int else -1
+        block = self._blocks[index] if index in self._open else None
+        is_next = index == len(self._blocks) and not self._ended and not self.message.get("stop_reason")
+        if kind == "message_start" and not self.message:
+            _merge(self.message, event.get("message"), "message")
+        elif kind == "content_block_start" and is_next:
+            self._blocks.append({})
+            self._open.add(index)
+            _merge(self._blocks[index], event.get("content_block"), "content_block")
+        elif kind == "content_block_delta" and block is not None:
+            self._add_delta(block, event.get("delta"))
+        elif kind == "content_block_stop" and block is not None:
+            arguments = _read_arguments(_join(block.get("partial_json", "")))["arguments"]
+            if type(arguments) is dict:  # else the block stays open
+                self._open.remove(index)
+                block.update({"input": arguments} if block.pop("partial_json", "") and arguments else {})
+        elif kind in ("message_delta", "message_stop") and not self._ended:
+            self._ended, delta = kind == "message_stop", event.get("delta")
+            delta = {"stop_reason": MISSING, **delta} if type(delta) is dict else delta
+            _merge(self.message, {"usage": event.get("usage")})
+            _merge(self.message, {} if self._ended else delta, "delta")
+        else:
+            raise _misfit((), Words(kind), "none here: it is late, a second one, or of another block")
+
+    def _add_delta(self, block: Json, delta: Any) -> None:
+        """Add a delta to its block, one that is not known to a block that is not known either."""
+        if type(delta) is not dict or type(delta.get("type")) is not str:
+            raise _misfit(["delta"], delta, "an object with a type")
+        field, beside = _DELTAS.get(delta["type"], ("", ""))
+        if not field:
+            _merge(block, {} if block.get("type") in _NEEDED else {**delta, "type": None}, "delta")
+        elif beside not in block:
+            raise _misfit(["delta"], Words(delta["type"]), f"a delta of {block.get('type')}")
+        else:
+            _merge(block, {field: MISSING if delta.get(field) is None else delta[field]}, "delta")
+        if field == "citation":
+            block["citations"] = block.get("citations") or []
+            block["citations"].append(block.pop(field))
+
+    def finish(self) -> Iterator[Finding]:
+        """Take stock when all events are taken. Yield what a whole reply would not have."""
+        form, reply = APIS[self.api or MESSAGES], _join(self.message)
+        if self.api == MESSAGES:
+            yield from list_differences(reply.get("content", MISSING), [], "content")
+            reply["content"] = _join(self._blocks)
+        for index in self._open:
+            reply["content"][index]["input"] = reply["content"][index].pop("partial_json", "")
+        choices = reply.get(form.choices or "") or []
+        for choice in choices if self.api == CHAT else ():
+            choice["message"], usage = choice.pop("delta"), choice.pop("usage", None)
+            reply["usage"] = reply.get("usage") or usage  # where Moonshot has it
+        yield from list_differences(choices, choices[:1], form.choices or "$")
+        blocked = (reply.get("promptFeedback") or {}).get("blockReason")
+        self.error = {"type": str(blocked), "message": "the prompt was blocked"} if blocked else self.error
+        stops = [each.get(form.stop) or "" for each in choices or [reply]]
+        self.stop, self.complete = stops[0], (all(stops) or self._ended) and not self.error
+        self.usage, self.message = reply.get("usage") or reply.get("usageMetadata") or {}, reply
+        self.model = reply.get(form.maker) or ""
+        self._read_parts(choices[0][form.message] if choices else reply)
+        for part in self.parts + self.open_parts:
+            if self.api == CHAT and part["kind"] == "other":
+                yield Finding(render_path(part.at), "a call without an id or a name")
+        for index in sorted(self._open) if self.complete else ():
+            yield Finding(f"content[{index}]", "not closed: no content_block_stop behind whole arguments")
+
+    def _read_parts(self, message: Json) -> None:
+        """Read the parts of a message, and sort those that are whole from those of which more may come."""
+        parts = read_turn(self.api, message, ("message",), [])["parts"] if self.api else []
+        for part in parts:
+            is_text = part["kind"] in ("text", "reasoning") and "credential" not in part
+            may_grow = not self.stop and (self.api == CHAT or (is_text and part is parts[-1]))
+            is_open = part.at[-1] in self._open if self.api == MESSAGES else may_grow
+            if is_open and self.api == CHAT and part["kind"] == "call" and part.at[1:]:
+                part["arguments"] = message["tool_calls"][part.at[-1]]["function"]["arguments"]
+            (self.open_parts if is_open else self.parts).append(part)
+
+
+def read_stream(data: bytes) -> Stream:
+    """Return what has arrived of a reply. Raises InputError for more than 64 MiB."""
+    stream = Stream()
+    for number, (name, text) in enumerate(list_events(data)):
+        try:
+            stream.take(name, {} if text.strip() == b"[DONE]" else parse_json(text, REPLY_DEPTH_LIMIT))
+        except InputError as error:
+            stream.findings.append(Finding(f"events[{number}], {error.path}", error.message))
+            if name == "error":
+                stream.take(name, {"type": name})
+    stream.findings = cut([*stream.findings, *stream.finish()])
+    stream.message = stream.message if stream.complete and not stream.findings else {}
+    return stream
+
+
+# --- Streams: going on after a cut (pure) ------------------------------------
+
+_NOTES = {  # on a recovery, by its name or by the API
+    GEMINI: "a prefill worked in the three recorded runs, and is not promised",
+    "instruction": "in every recorded cell this cost 1.6 to 4.4 times what sending the record again did",
+}
+_ASK = """\
+Your last reply was cut off on its way. This much of it has arrived, between the two lines:
+-----
+{}
+-----
+Go on from exactly there. Repeat nothing of it, and do not comment on the cut."""
+_RESEND = "send the record again, which is always possible; what was cut is paid, and so is the new reply"
+
+
+def find_recovery_refusal(by: str, api: str, model: str, thinking: bool, stream: Stream) -> str:
+    """Return why the next request may not go on from the text in hand by `prefill` or `instruction`, or "".
+
+    `api`, `model` and `thinking` (whether it is on) are those of the record that was sent.
+    """
+    kinds = {part["kind"] for part in stream.parts + stream.open_parts}
+    claude = find_version(model) if "claude" in model else (99, 0)
+    refusals = {"the reply is complete": stream.complete, "no text in hand": not stream.join("text").strip()}
+    prefill_refusals = {
+        "a call is in hand": "call" in kinds,
+        "more than text is in hand": not kinds <= {"text", "reasoning"},
+        "only a Claude that is known to be 4.5 or older takes a prefill": api == MESSAGES
+        and claude == (99, 0),
+        "Claude since 4.6 takes no prefill": api == MESSAGES and claude > (4, 5),
+        "Claude takes no prefill while it thinks": api == MESSAGES and (thinking or "reasoning" in kinds),
+        "of chat models only kimi is known to take a prefill": api == CHAT and find_vendor(model) != "kimi",
+    }
+    refusals.update(prefill_refusals if by == "prefill" else {})
+    return next((reason for reason, applies in refusals.items() if applies), "")
+
+
+def build_recovery(by: str, api: str, record: Any, text: str) -> Json:
+    """Return the next request of a record: it ends on the text in hand, or asks to go on."""
+    role, text = ("assistant", text.rstrip()) if by == "prefill" else ("user", _ASK.format(text))
+    part, field = Node((), {"kind": "text", "text": text}), APIS[api].messages
+    message = write_turn(api, Node((), {"role": role, "parts": [part]}))[0]
+    more = {"partial": True} if (by, api) == ("prefill", CHAT) else {}
+    body = record if type(record) is dict else {field: record}
+    return {**body, field: [*body[field], {**message, **more}]}
+
+
+# --- Result: an answer judged against the source (pure) -----------------------
 
 
 def validate_result(result: Any, task: Task, rows: Rows) -> Findings:
@@ -1072,7 +2680,7 @@ def validate_result(result: Any, task: Task, rows: Rows) -> Findings:
     own method is a finding, because an answer that cannot be judged is not accepted.
     """
     wrapped = "observed a whole message, expected its answer, which extract takes out"
-    begin = [] if find_message_faults(result) else [Finding("$", wrapped)]
+    begin = [] if find_reply_findings(result) else [Finding("$", wrapped)]
     try:
         found = islice(task.find_faults(result, rows), MOST_FINDINGS + 1)
         return cut([*begin, *(one if isinstance(one, Finding) else Finding("$", str(one)) for one in found)])
@@ -1262,6 +2870,49 @@ def _list_blocks(message: Any) -> list[Json]:
     content = message.get("content") if isinstance(message, dict) else None
     content = content if isinstance(content, list) else []
     return [block if isinstance(block, dict) else {} for block in content]
+
+
+# --- Sessions: the built-in table (pure) -------------------------------------
+
+_VENDORS = {
+    "kimi": (CHAT, "kimi-k3"),
+    "claude": (MESSAGES, "claude-opus-5-5"),
+    "gemini": (GEMINI, "gemini-3.5-flash"),
+}
+_SIGNED = {MESSAGES: "reasoning", GEMINI: "call"}  # the kind of part that an API signs
+_SIGNATURE = "c2lnbmF0dXJlIG9mIG5vYm9keQ=="
+
+
+def _move_directly(session: Node, api: str, model: str, is_signed: bool, kinds: Sequence[str] = PARTS) -> Any:
+    """Return a body with a session's parts of some kinds, those that the API signs with a signature."""
+    messages = []
+    for turn in session["turns"]:
+        parts = [{**part, "credential": _SIGNATURE} for part in turn["parts"] if part["kind"] in kinds]
+        for part in parts:
+            if not is_signed or part["kind"] != _SIGNED.get(api):
+                del part["credential"]
+        messages += write_turn(api, {**turn, "parts": parts})
+    return write_body(session, api, messages, model, False, False)
+
+
+def run_ways() -> Iterator[tuple[str, str, str, int]]:
+    """Yield (pair, way, what the receiving API says, bytes) for six pairs of vendors by four ways."""
+    sample = read_session(parse_json(SESSION_TEXT), MESSAGES)
+    for source, target in permutations(_VENDORS, 2):
+        made_by, (api, model) = _VENDORS[source], _VENDORS[target]
+        is_signed = made_by[0] in _SIGNED
+        session = read_session(_move_directly(sample, *made_by, is_signed), *made_by)
+        bodies = {
+            "direct": _move_directly(session, api, model, is_signed),
+            "strip": _move_directly(session, api, model, False, ("text", "call", "result")),
+            "neutral": convert(session, api, model)[0],
+            "fresh": convert_fresh(session, api, model)[0],
+        }
+        for way, body in bodies.items():
+            foreign = (_SIGNATURE,) if is_signed else ()
+            refusals = find_session_refusals(read_session(body, api, model), foreign)
+            said = f"400 {refusals[0]}" if refusals else "200"
+            yield f"{source} to {target}", way, said, len(render_json(body))
 
 
 # --- Self-test: this program on known inputs (pure) ---------------------------
@@ -1588,6 +3239,91 @@ def flush_folder(path: str) -> None:
         os.close(descriptor)
 
 
+# --- Sessions: whose record a file holds --------------------------------------
+
+# API | where it is found | what tells it: fields, tools, roles, messages, blocks of content, parts
+_SIGNS_TEXT = """
+messages | field | system
+messages | tool | input_schema
+messages | block | tool_use tool_result thinking redacted_thinking image document
+chat | tool | function
+chat | role | developer tool function
+chat | first role | system
+chat | message | tool_calls function_call reasoning_content refusal
+chat | block | image_url input_audio file refusal
+gemini | field | contents
+gemini | message | parts
+responses | field | input
+responses | item | message function_call function_call_output reasoning
+snake_case | field | system_instruction generation_config safety_settings
+snake_case | part | function_call function_response inline_data file_data thought_signature
+"""
+_SIGNS = {
+    (place, word): api
+    for api, place, words in (line.split(" | ") for line in _SIGNS_TEXT.strip().split("\n"))
+    for word in words.split()
+}
+
+
+def _list_objects(value: Any) -> list[Json]:
+    return [each for each in value if type(each) is dict] if type(value) is list else []
+
+
+def _list_signs(record: Any) -> Iterator[tuple[str, Any]]:
+    """Yield all that may tell the API of a record: where it is, and the word there."""
+    body = record if type(record) is dict else {}
+    yield from (("field", key) for key in body)
+    yield from (("tool", key) for tool in _list_objects(body.get("tools")) for key in tool)
+    messages = record if type(record) is list else body.get("messages", body.get("contents"))
+    for place, message in enumerate(_list_objects(messages)):
+        role = message.get("role")
+        yield from [("item", message.get("type")), ("role", role), ("first role", "" if place else role)]
+        yield from (("message", key) for key in message)
+        yield from (("block", block.get("type")) for block in _list_objects(message.get("content")))
+        yield from (("part", key) for part in _list_objects(message.get("parts")) for key in part)
+
+
+def tell_api(record: Any, given: str | None = None) -> str:
+    """Return the API whose record this is, by its shape; `given` decides between two that fit.
+
+    Raises HandoffError where no API that is known fits, or none alone.
+    """
+    if type(record) is dict and record.get("format") == "neutral-session":
+        return NEUTRAL
+    signs: dict[str, str] = {}  # an API, and the first thing that tells it
+    for place, word in _list_signs(record):
+        if type(word) is str and (place, word) in _SIGNS:
+            signs.setdefault(_SIGNS[place, word], f"the {place} {word}")
+    fields = [field for field in ("messages", "contents") if type(record) is dict and field in record]
+    told = [api for api in signs if api in APIS]
+    api = told[0] if told else given
+    why, next_step = "", "name a file that holds the body of a request"
+    if "responses" in signs and not fields:
+        why = f"{signs['responses']} is of the OpenAI Responses API, which is not supported"
+    elif [type(record[field]) for field in fields] != [list] if fields else type(record) is not list:
+        why = "expected a list of messages or contents, one of them alone, or a neutral session"
+    elif "snake_case" in signs:
+        why = f"{signs['snake_case']} is Gemini's in snake_case, and only camelCase is read"
+    elif len(told) > 1:
+        why = "two shapes at once: " + ", ".join(signs[api] for api in told)
+    elif api is None:
+        why, next_step = "its texts fit messages and chat", "say which with --from"
+    elif given not in (None, api):
+        why, next_step = f"it has the shape of {api}, not of {given}", "leave --from out"
+    if why or api is None:
+        raise HandoffError("it is not a session record that can be read", why, next_step)
+    return api
+
+
+def read_session_file(path: str, given: str | None, issuer: str | None) -> Node:
+    """Return the session that a file holds. Raises UnreadableError, HandoffError, SessionError."""
+    try:
+        record = parse_json(read_input(path))
+    except InputError as error:
+        raise UnreadableError(path, str(error), "name a file that holds a session record") from error
+    return read_session(record, tell_api(record, given), issuer)
+
+
 # --- Terminal ----------------------------------------------------------------
 
 _COLOURS = {"red": 31, "green": 32, "yellow": 33}
@@ -1639,15 +3375,15 @@ class Terminal:
     """Where a command's results and its talk go, and what Ctrl-C does to it.
 
     Results go to standard output, talk to standard error, both through `redact` and without a
-    control character. A stream that is closed, full or a broken pipe is survived; it makes `lost`
-    true, and a command fails by that if it `must_be_heard`. Ctrl-C raises KeyboardInterrupt, as in
-    any program, but from `hold` on to `release` it only makes `interrupted` true.
+    control character. A stream that is closed, full or a broken pipe is survived; `lost` says which and
+    why, and a command fails by that if it `must_be_heard`. Ctrl-C raises KeyboardInterrupt, as in any
+    program, but from `hold` on to `release` it only makes `interrupted` true.
     """
 
     def __init__(self, name: str, as_json: bool = False) -> None:
         self.name, self.as_json = name, as_json  # the name is the script's, as it is typed
         self.redact: Callable[[str], str] = remove_passwords
-        self.lost = False
+        self.lost = ""
         self.must_be_heard = True
         self.interrupted = False
 
@@ -1678,7 +3414,7 @@ class Terminal:
             told = {"what": error.what, "why": error.why, "next": error.next_step}
             self.write_json(verdict=error.verdict, exit_code=error.exit_code, **told)
         else:
-            self.write_err(f"{os.path.basename(self.name)}: {error}")
+            self.write_err(f"{name_script(self.name)}: {error}")
         return error.exit_code
 
     def write_json(self, **members: Any) -> None:
@@ -1694,8 +3430,9 @@ class Terminal:
         self._write(sys.stderr, text, colour)
 
     def _write(self, stream: Any, text: str, colour: str = "", end: str = "\n") -> None:
+        name = "standard error" if stream is sys.stderr else "standard output"
         if stream is None:
-            self.lost = True
+            self.lost = self.lost or f"{name} is closed"
             return
         text = "\n".join(show(line) for line in self.redact(text).split("\n"))
         encoding = getattr(stream, "encoding", None) or "utf-8"
@@ -1709,8 +3446,8 @@ class Terminal:
             else:
                 stream.write(data.decode(encoding))
                 stream.flush()
-        except (OSError, ValueError):  # full or broken; closed by somebody
-            self.lost = True
+        except (OSError, ValueError) as error:  # full or broken; closed by somebody
+            self.lost = self.lost or f"{name} is lost: {explain(error)}"
             _drop(stream)
 
     def progress(self, text: str) -> None:
@@ -1770,6 +3507,11 @@ def quote(word: str) -> str:
     return subprocess.list2cmdline([word])
 
 
+def name_script(typed: str) -> str:
+    """Return a script's mere name, whatever folder and quotes it is typed with."""
+    return os.path.basename(typed).rstrip("'\"")
+
+
 def open_missing_descriptors() -> None:
     """Give closed standard streams a place, or the next file that is opened takes their number."""
     for descriptor in range(3):
@@ -1794,15 +3536,18 @@ def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = F
             why = "what was read is too large for this machine"
             code = terminal.say_error(HandoffError("out of memory", why, "give it less"))
         except Exception:
+            import traceback
+
             what, next_step = "it met what it does not expect", "report it, as the README's last lines say"
             bug = HandoffError(what, "see the traceback", next_step)
             bug.verdict, bug.exit_code = "a bug in this program", EXIT_BUG
             code = terminal.say_error(bug)
             terminal.write_err(traceback.format_exc().rstrip())
-        if not terminal.lost or not terminal.must_be_heard or code not in (EXIT_DONE, EXIT_REJECTED):
-            return code
-        terminal.write_err(f"{os.path.basename(name)}: a standard stream did not take all that was said")
-        return EXIT_UNUSABLE
+        if terminal.lost:
+            terminal.write_err(f"{name_script(name)}: {terminal.lost}")
+            if terminal.must_be_heard and code in (EXIT_DONE, EXIT_REJECTED):
+                return EXIT_UNUSABLE
+        return code
     except KeyboardInterrupt:
         while True:
             try:
@@ -1850,7 +3595,7 @@ class Parser(argparse.ArgumentParser):
         """Return what a command line says. Raises HelpAsked, or UsageError with the nearest known name."""
         options, strays = self.parse_known_args(arguments)
         if options.version:
-            raise HelpAsked(f"{os.path.basename(self.prog)} {VERSION}")
+            raise HelpAsked(f"{name_script(self.prog)} {VERSION}")
         if [] in vars(options).values():  # what Python 3.9 makes of --out=--
             raise UsageError("-- is not a value", self.prog)
         for word in strays:
@@ -1885,39 +3630,52 @@ def expect(pattern: str, expected: str) -> Callable[[str], str]:
 
 _ANY = expect("(?s).+", "a value")
 MODEL = expect("[!-~]{1,200}", "a model id, up to 200 characters of printable ASCII")
+_API = expect("messages|chat|gemini", "messages, chat or gemini")
+_TARGET = expect("messages|chat|gemini|neutral", "messages, chat, gemini or neutral")
 COUNT = expect("[1-9][0-9]{0,8}", "a whole number from 1 to 999999999")
 
+
+def _option(metavar: str, words: str, **settings: Any) -> Json:
+    """Return what argparse makes of an argument; a default is said in its help."""
+    default = f"default: {settings['default']}" if "default" in settings else ""
+    return {"metavar": metavar, "type": _ANY, "help": words or default, **settings}
+
+
+def _switch(words: str) -> Json:
+    return {"action": "store_true", "help": words}
+
+
 # Every argument of every command: what argparse makes of it.
-_ARGUMENTS: dict[str, dict[str, Any]] = {
-    "CHECKPOINT": {
-        "metavar": "CHECKPOINT",
-        "nargs": "?",
-        "default": "checkpoint.json",
-        "help": "default: checkpoint.json",
-    },
-    "HANDOFF": {"metavar": "HANDOFF", "nargs": "?", "default": "handoff.txt", "help": "default: handoff.txt"},
-    "RESPONSE": {"metavar": "RESPONSE", "help": "a saved reply"},
-    "RESULT": {"metavar": "RESULT", "help": "a result, as extract writes it"},
-    "--check-restored": {"metavar": "FILE", "help": "compare a session record that came out of storage"},
-    "--emit-fixture": {"action": "store_true", "help": "print the built-in session record"},
-    "--json": {"action": "store_true", "help": "print one machine-readable object instead"},
-    "--max-tokens": {
-        "metavar": "N",
-        "type": COUNT,
-        "default": str(MAX_TOKENS),
-        "help": f"default: {MAX_TOKENS}",
-    },
-    "--original": {"metavar": "FILE", "help": "compare it with this one (default: the built-in one)"},
-    "--out": {"metavar": "DIR", "help": "write into this folder, made if it is missing (default: here)"},
-    "--receiver": {
-        "metavar": "MODEL",
-        "type": MODEL,
-        "default": RECEIVER_MODEL,
-        "help": f"default: {RECEIVER_MODEL}",
-    },
-    "--source": {"metavar": "FILE", "help": "the trusted source (default: the task's own)"},
-    "--task": {"metavar": "FILE", "help": "a Python file that defines TASK (default: the demo's task)"},
-    "-o": {"metavar": "FILE", "default": "-", "help": "write a new file (default: to standard output)"},
+_ARGUMENTS: dict[str, Json] = {
+    "FILE": _option("FILE", "a session record (default: show the built-in table)", nargs="?"),
+    "CHECKPOINT": _option("CHECKPOINT", "", nargs="?", default="checkpoint.json"),
+    "HANDOFF": _option("HANDOFF", "", nargs="?", default="handoff.txt"),
+    "RESPONSE": _option("RESPONSE", "a saved reply"),
+    "RESULT": _option("RESULT", "a result, as extract writes it"),
+    "--by": _option("WAY", "", type=expect("prefill|instruction", "prefill or instruction")),
+    "--check-restored": _option("FILE", "compare a session record that came out of storage"),
+    "--emit-fixture": _switch("print the built-in session record"),
+    "--fresh": _switch("begin a new session, with a checkpoint of the record's facts"),
+    "--from": _option("API", "whose the record is, where its texts fit two", type=_API),
+    "--issuer": _option("MODEL", "the model that made the record, where it does not say", type=MODEL),
+    "--json": _switch("print one machine-readable object instead"),
+    "--leave-out": _switch("put a line in the place of media and of what has no place there"),
+    "--max-tokens": _option("N", "", type=COUNT, default=str(MAX_TOKENS)),
+    "--model": _option("MODEL", "the model that is asked next", type=MODEL),
+    "--no-reasoning": _switch("leave the reasoning of other models out"),
+    "--objective": _option("TEXT", "what is to be done (default: the user's last text)"),
+    "--original": _option("FILE", "compare it with this one (default: the built-in one)"),
+    "--out": _option("DIR", "write into this folder, made if it is missing (default: here)"),
+    "--receiver": _option("MODEL", "", type=MODEL, default=RECEIVER_MODEL),
+    "--reply": _option("RESPONSE", "judge a saved reply in view of the record"),
+    "--session": _option("FILE", "a session record, in place of a task"),
+    "--source": _option("FILE", "the trusted source (default: the task's own)"),
+    "--task": _option("FILE", "a Python file that defines TASK (default: the demo's task)"),
+    "--to": _option("API", "print it for messages, chat, gemini, or neutral", type=_TARGET),
+    "--unclear": _switch("give open calls a result that says so"),
+    "STREAM": _option("STREAM", "a saved stream: server-sent events, or Gemini's array"),
+    "--message": _switch("print the whole reply of a complete stream"),
+    "-o": _option("FILE", "write a new file (default: to standard output)", default="-"),
 }
 
 _EXIT_CODES = """\
@@ -1930,28 +3688,30 @@ exit codes:
 An input - is standard input."""
 
 
-def build_parser(script: str) -> Parser:
-    """Return the parser of all commands, each with its own help; `script` is its name as it is typed."""
+def build_parser(script: str, named: Sequence[str]) -> Parser:
+    """Return the parser of named commands, each with its own help; `script` is its name as it is typed."""
     parser = Parser(
         prog=script,
         description="Keep a verified checkpoint of an agent's work, hand it over, judge the answer.",
         epilog=f"COMMAND --help shows a command's arguments.\n\n{_EXIT_CODES}",
     )
     parser.add_argument("--version", action="store_true", help="show the version and end")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
-    for name, (run, arguments, example) in _COMMANDS.items():
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", prog=script, parser_class=Parser)
+    for name in named:
+        run, arguments, example = _COMMANDS[name]
         summary = str(run.__doc__)
         epilog = f"example:\n  python3 {script} {name} {example}\n\n{_EXIT_CODES}"
         command = commands.add_parser(name, help=summary, description=summary, epilog=epilog)
         for argument in arguments.split():
-            settings = _ARGUMENTS[argument]
-            settings = settings if "action" in settings else {"type": _ANY, **settings}
-            command.add_argument(argument.lower(), **settings)
+            command.add_argument(argument.lower(), **_ARGUMENTS[argument])
     return parser
 
 
 def _load_work(options: argparse.Namespace) -> tuple[Task, Rows]:
     """Return the task that is asked for, and the rows of its trusted source."""
+    for name in ("objective", "from", "issuer"):
+        if getattr(options, name, None):
+            raise UsageError(f"--{name} goes with --session", options.command)
     task = load_task(options.task)[0] if options.task else DEMO
     return task, read_source(task, options.source) if options.source else task.source
 
@@ -1973,11 +3733,17 @@ def _cmd_self_test(terminal: Terminal, options: argparse.Namespace) -> int:
 
 def _cmd_prepare(terminal: Terminal, options: argparse.Namespace) -> int:
     """Write checkpoint.json and handoff.txt; nothing is overwritten."""
-    task, rows = _load_work(options)
-    checkpoint, folder = build_checkpoint(task, rows), options.out or ""
+    folder = options.out or ""
+    if options.session:
+        checkpoint = _build_from_session(terminal, options)
+        handoff = render_session_handoff(checkpoint)
+    else:
+        task, rows = _load_work(options)
+        checkpoint = build_checkpoint(task, rows)
+        handoff = render_handoff(task, checkpoint)
     files = {
         os.path.join(folder, "checkpoint.json"): f"{render_json(checkpoint, 2)}\n".encode(),
-        os.path.join(folder, "handoff.txt"): render_handoff(task, checkpoint).encode(),
+        os.path.join(folder, "handoff.txt"): handoff.encode(),
     }
     terminal.hold()  # all of it is there or is taken back, whatever is pressed
     is_made = bool(folder) and _make_missing_folder(folder)
@@ -2020,11 +3786,25 @@ def _write_output(terminal: Terminal, path: str, text: str) -> int:
 
 def _cmd_verify(terminal: Terminal, options: argparse.Namespace) -> int:
     """Check a checkpoint against the trusted source."""
+    if options.session:
+        right = _build_from_session(terminal, options)
+        what = f"verified: {render_count(right['completed'], 'operation')}, {right['task_id']}"
+        return _judge(
+            terminal, options.checkpoint, lambda value: list_differences(value, right), "verified", what
+        )
     task, rows = _load_work(options)
     what = f"verified: {render_count(rows, 'row')}, source {digest_json(rows)[:12]}"
     return _judge(
         terminal, options.checkpoint, lambda value: verify_checkpoint(value, task, rows), "verified", what
     )
+
+
+def _build_from_session(terminal: Terminal, options: argparse.Namespace) -> Json:
+    """Return the one checkpoint that a session record allows."""
+    if options.task or options.source:
+        raise UsageError("--session goes with neither --task nor --source", terminal.name)
+    session = read_session_file(options.session, getattr(options, "from"), options.issuer)
+    return build_session_checkpoint(session, options.objective)
 
 
 def _cmd_validate(terminal: Terminal, options: argparse.Namespace) -> int:
@@ -2051,17 +3831,27 @@ def _cmd_request(terminal: Terminal, options: argparse.Namespace) -> int:
     """Print the request that hands a prompt over."""
     try:
         handoff = decode_text(read_input(options.handoff))
-        fault = "" if handoff.strip() else "it holds no text, which the API would refuse"
-        if isinstance(parse_json(handoff), (dict, list)):
-            fault = "it is a JSON value, such as a session record, and not a handoff prompt"
-    except NotJsonError:
-        pass
+        fault = _find_prompt_fault(handoff)
     except InputError as error:
         fault = str(error)
     if fault:
         raise UnreadableError(options.handoff, fault, "write it with prepare")
     request = build_receiver_request(handoff, options.receiver, int(options.max_tokens))
     return _write_output(terminal, options.o, render_json(request))
+
+
+def _find_prompt_fault(text: str) -> str:
+    """Return why a text is not a handoff prompt; empty if it can be one."""
+    if not text.strip():
+        return "it holds no text, which the API would refuse"
+    try:
+        if not isinstance(parse_json(text), (dict, list)):
+            return ""
+    except NotJsonError:
+        return ""
+    except InputError:  # JSON, though not strict
+        pass
+    return "it is a JSON value, such as a session record, and not a handoff prompt"
 
 
 def _cmd_extract(terminal: Terminal, options: argparse.Namespace) -> int:
@@ -2168,11 +3958,179 @@ def _say_changes(terminal: Terminal, changes: Changes, notes: Findings, compared
     return terminal.say(report)
 
 
+_OPTIONS = ("fresh", "no_reasoning", "unclear", "leave_out")
+
+
+def _cmd_session(terminal: Terminal, options: Any) -> int:
+    """Show what is in a session record, print it for another API, or judge a reply in view of it."""
+    chosen = [name for name in _OPTIONS if getattr(options, name)]
+    if not options.file:
+        return _say_ways(terminal)
+    if options.to not in (None, NEUTRAL) and not options.model:
+        raise UsageError("--to API needs --model MODEL", terminal.name)
+    if chosen and (options.to in (None, NEUTRAL) or options.reply):
+        raise UsageError(f"--{chosen[0].replace('_', '-')} goes with --to API", terminal.name)
+    session = read_session_file(options.file, getattr(options, "from"), options.issuer)
+    if options.reply:
+        return _judge_reply_file(terminal, options, session)
+    if not options.to:
+        return _say_facts(terminal, session)
+    body: Any = session
+    losses: Findings = []
+    if options.to != NEUTRAL and options.fresh:
+        body, losses = convert_fresh(session, options.to, options.model)
+    elif options.to != NEUTRAL:
+        body, losses = convert(session, options.to, options.model, chosen)
+    for loss in losses:
+        terminal.write_err(f"note: {loss}")
+    return _write_output(terminal, options.o, render_json(body))
+
+
+def _reject(terminal: Terminal, findings: Findings) -> int:
+    """Say findings and the verdict where standard output is for data; return the exit code."""
+    what = f"rejected: {render_count(findings, 'finding')}"
+    if terminal.as_json:
+        return terminal.say(Report(EXIT_REJECTED, "rejected", what, findings))
+    for finding in findings:
+        terminal.write_err(str(finding))
+    terminal.write_err(what, "red")
+    return EXIT_REJECTED
+
+
+def _say_ways(terminal: Terminal) -> int:
+    rows = list(run_ways())
+    ways = {way: [said == "200" for _, each, said, _ in rows if each == way] for _, way, _, _ in rows}
+    if not terminal.as_json:
+        terminal.write_out(f"{'pair':17} {'way':8} {'bytes':>6}  what the receiving API says")
+        for pair, way, said, size in rows:
+            terminal.write_out(f"{pair:17} {way:8} {size:6,}  {shorten(said)}")
+    verdict = ", ".join(f"{way} {sum(passed)} of {len(passed)}" for way, passed in ways.items())
+    facts = {"rows": [dict(zip(("pair", "way", "says", "bytes"), row)) for row in rows]}
+    return terminal.say(Report(EXIT_DONE, "done", verdict, facts=facts))
+
+
+def find_facts(session: Node) -> Json:
+    """Return what is in a session: its maker, and how many turns, calls, results and so on it has."""
+    turns = [turn for turn in session["turns"] if turn["role"] != "system"]
+    parts = list_parts(session)
+    kinds, pairs = [part["kind"] for part in parts], pair_results(session["turns"])[0]
+    return {
+        **session["issuer"],
+        "turns": sum({part["kind"] for part in turn["parts"]} != {"result"} for turn in turns),
+        "calls": len(pairs),
+        "results": kinds.count("result"),
+        "open_calls": sum(pair.result is None for pair in pairs),
+        **{kind: kinds.count(kind) for kind in ("media", "other")},
+        "credentials": sum("credential" in part for part in parts),
+    }
+
+
+def _say_facts(terminal: Terminal, session: Node) -> int:
+    """Say what is in a session, and what its own API would refuse in it; return the exit code."""
+    facts, findings, api = find_facts(session), [], session["issuer"]["api"]
+    if api:
+        findings = find_session_refusals(read_session(write_home(session), api, facts["model"]))
+    for name, value in () if terminal.as_json else facts.items():
+        terminal.write_out(f"{name.replace('_', ' ')}: {'unknown' if value is None else show(str(value))}")
+    opens = [call for _, call, result in pair_results(session["turns"])[0] if result is None]
+    notes = [f"open call at {render_path(one.at)}: {one['tool']} {one.get('call_id', '')}" for one in opens]
+    if findings:
+        what = f"rejected: {render_count(findings, 'finding')}"
+        return terminal.say(Report(EXIT_REJECTED, "rejected", what, findings, notes, facts))
+    return terminal.say(
+        Report(EXIT_DONE, "accepted", "its own API is not known to refuse it", (), notes, facts)
+    )
+
+
+def _judge_reply_file(terminal: Terminal, options: Any, session: Node) -> int:
+    """Judge a saved reply in view of a session; with --to neutral print the session with its turn."""
+    try:
+        turn, findings = judge_reply(session, parse_json(read_input(options.reply), REPLY_DEPTH_LIMIT))
+    except InputError as error:
+        turn, findings = None, [error]
+    if options.to == NEUTRAL and turn is not None:
+        terminal.write_out(render_json({**session, "turns": [*session["turns"], turn]}))
+        return _reject(terminal, findings) if findings else EXIT_DONE
+    if findings:
+        return _reject(terminal, findings)
+    return terminal.say(Report(EXIT_DONE, "accepted", "accepted: a whole reply that repeats no operation"))
+
+
+def render_stream(stream: Stream) -> Iterator[str]:
+    """Yield what a person wants to know of a stream, line by line."""
+    yield f"API {stream.api or 'unknown'}, model {stream.model or 'unknown'}, stop {stream.stop or 'none'}"
+    for state, parts in ("whole", stream.parts), ("open", stream.open_parts):
+        for part in parts:
+            fields = {key: value for key, value in part.items() if key != "kind"}
+            yield f"{state} {part['kind']}: {shorten(render_json(fields), 200)}"
+    yield f"usage so far: {render_json(stream.usage) if stream.usage else 'not known'}; cost unknown"
+    if stream.error:
+        yield f"error: {render_json(stream.error)}"
+    if stream.passed_over:
+        yield f"passed over: {stream.passed_over:,} events that are not known"
+    if stream.open_parts:
+        yield "what is open is not finished: never run or complete such a call, never store such reasoning"
+    for by in ("prefill", "instruction") if not stream.complete else ():
+        refusal = find_recovery_refusal(by, stream.api, stream.model, False, stream)
+        yield f"--by {by}: {refusal or _NOTES.get(by, _NOTES.get(stream.api, 'possible'))}"
+    if not stream.complete:
+        yield f"next: {_RESEND}"
+
+
+def _cmd_stream(terminal: Terminal, options: Any) -> int:
+    """Say what a saved stream holds, print its reply, or print the request that goes on after a cut."""
+    if bool(options.by) != bool(options.session) or (options.by and options.message):
+        raise UsageError("--session RECORD and --by go together, and without --message", terminal.name)
+    try:
+        stream = read_stream(read_input(options.stream))
+    except InputError as error:
+        raise UnreadableError(options.stream, str(error), "name a file that holds one reply") from error
+    if options.by:
+        return _print_recovery(terminal, options, stream)
+    if options.message and stream.message:
+        terminal.write_out(render_json(stream.message, 2))
+        return EXIT_DONE
+    if options.message:
+        return _reject(terminal, stream.findings or [Finding("$", "the reply was cut")])
+    verdict, code = "complete" if stream.complete else "cut", EXIT_DONE if stream.message else EXIT_REJECTED
+    what = f"{verdict}, {render_count(stream.findings, 'finding')}" if stream.findings else verdict
+    facts = {name: value for name, value in vars(stream).items() if name[0] != "_" and name != "findings"}
+    for line in () if terminal.as_json else render_stream(stream):
+        terminal.write_out(line)
+    return terminal.say(Report(code, verdict, what, stream.findings, facts=facts))
+
+
+def _print_recovery(terminal: Terminal, options: Any, stream: Stream) -> int:
+    """Print the body of the request that goes on after a cut, its notes on standard error."""
+    session = read_session_file(options.session, getattr(options, "from"), options.issuer)
+    api, model = session["issuer"]["api"], session["issuer"]["model"] or ""
+    thinking = session["settings"].get("thinking") not in (None, {"type": "disabled"})
+    refusal = f"the record is of {api}, the stream of {stream.api}" if stream.api not in ("", api) else ""
+    refusal = refusal or find_recovery_refusal(options.by, api, model, thinking, stream)
+    if refusal:
+        raise SessionError([Finding(f"--by {options.by}", f"{refusal}; {_RESEND}")])
+    note = _NOTES.get(options.by, _NOTES.get(api))
+    if note:
+        terminal.write_err(f"note: {note}")
+    terminal.write_out(render_json(build_recovery(options.by, api, write_home(session), stream.join("text"))))
+    return EXIT_DONE
+
+
 # Every command: what does it, its arguments by their names in _ARGUMENTS, an example of them.
 _COMMANDS: dict[str, tuple[Callable[[Terminal, argparse.Namespace], int], str, str]] = {
     "self-test": (_cmd_self_test, "--task --source", ""),
-    "prepare": (_cmd_prepare, "--out --task --source", "--out mine"),
-    "verify": (_cmd_verify, "CHECKPOINT --task --source --json", "mine/checkpoint.json"),
+    "session": (
+        _cmd_session,
+        "FILE --to --model --from --issuer --fresh --no-reasoning --unclear --leave-out --reply --json -o",
+        "session.json --to chat --model kimi-k3 -o body.json",
+    ),
+    "stream": (_cmd_stream, "STREAM --message --session --by --from --issuer --json", "reply.sse"),
+    "prepare": (_cmd_prepare, "--out --task --source --session --objective --from --issuer", "--out mine"),
+    "verify": (
+        _cmd_verify,
+        "CHECKPOINT --task --source --session --objective --from --issuer --json",
+        "mine/checkpoint.json",
+    ),
     "request": (_cmd_request, "HANDOFF --receiver --max-tokens -o", "handoff.txt -o handoff-request.json"),
     "extract": (_cmd_extract, "RESPONSE -o", "handoff-response.json -o result.json"),
     "validate": (_cmd_validate, "RESULT --task --source --json", "result.json"),
@@ -2190,7 +4148,8 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
         fault = explain_stray(word, _COMMANDS) if arguments else "nothing is asked for"
         raise UsageError(f"expected a COMMAND ({', '.join(_COMMANDS)}); {fault}", terminal.name)
     try:
-        options = build_parser(terminal.name).parse(arguments, [*_ARGUMENTS, "--help", "--version"])
+        named = [word] if word in _COMMANDS else list(_COMMANDS)  # to build them all takes 3 ms
+        options = build_parser(terminal.name, named).parse(arguments, [*_ARGUMENTS, "--help", "--version"])
     except HelpAsked as asked:
         terminal.write_out(str(asked))
         return EXIT_DONE
@@ -2199,17 +4158,18 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
     outputs = ("o", "out", "receiver")
     if [value for name, value in vars(options).items() if name not in outputs].count("-") > 1:
         raise UsageError("- is given twice, but standard input can be read only once", terminal.name)
-    return _COMMANDS[options.command][0](terminal, options)
+    try:
+        return _COMMANDS[options.command][0](terminal, options)
+    except SessionError as error:
+        return _reject(terminal, error.findings)
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run one command and return its exit code; `argv` is what follows the program's name."""
     arguments = sys.argv[1:] if argv is None else argv
-    return run_command(
-        "checkpoint_demo.py",
-        lambda terminal: _run(terminal, arguments),
-        "--json" in takewhile("--".__ne__, arguments),
-    )
+    name = quote(sys.argv[0]) if argv is None else "checkpoint_demo.py"
+    as_json = "--json" in takewhile("--".__ne__, arguments)
+    return run_command(name, lambda terminal: _run(terminal, arguments), as_json)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ import threading
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # which -P and -I leave out
@@ -83,6 +84,7 @@ _MENDS = {
     "key": "look at the key",
     "address": "look at the endpoint and the models",
     "load": "wait",
+    "loopback": "allow programs to listen and connect on 127.0.0.1",
     "tokens": "give another --max-tokens",
     OTHER: "mend the cause, if there is one",
 }
@@ -109,6 +111,10 @@ _ENDS = {
     ),
     "interrupted": ("Ctrl-C was pressed", _NEW_RUN),
 }
+_REHEARSED = (
+    "a rehearsal asks no model, and costs nothing",
+    "do it again with --rehearse and a new --out DIR",
+)
 _VERDICTS = {
     demo.EXIT_DONE: "accepted",
     demo.EXIT_REJECTED: "rejected",
@@ -152,13 +158,17 @@ class RunError(demo.HandoffError):
     def __init__(self, exit_code: int, folder: str, end: str, records: Records, verdict: str = "") -> None:
         self.exit_code = exit_code
         self.verdict = verdict or _VERDICTS[exit_code]
-        what, why = f"the run in {demo.show(folder)}: {demo.show(end)}", _ENDS[self.verdict][0]
-        super().__init__(what, why, advise(self.verdict, find_cause(records)))
+        self.cause = find_cause(records)
+        what = f"the run in {demo.show(folder)}: {demo.show(end)}"
+        super().__init__(what, *explain_end(self.verdict, records))
 
 
-def advise(verdict: str, cause: str = OTHER) -> str:
-    """Return what a person does next about a run without an accepted answer, "" about any other."""
-    return _ENDS[verdict][1].format(mend=_MENDS.get(cause, _MENDS[OTHER])) if verdict in _ENDS else ""
+def explain_end(verdict: str, records: Records) -> tuple[str, str]:
+    """Return why a run has no accepted answer, and what a person does next; empty for one that has."""
+    if is_rehearsal(records) and verdict in ("broken", "unclear"):
+        return _REHEARSED
+    why, next_step = _ENDS.get(verdict, ("", ""))
+    return why, next_step.format(mend=_MENDS.get(find_cause(records), _MENDS[OTHER]))
 
 
 # --- Tokens and money: whole micro-dollars; all of it is pure -----------------
@@ -191,6 +201,11 @@ def parse_usage(message: Json) -> dict[str, int]:
     usage, fields = message.get("usage"), _TOKEN_FIELDS + _CACHE_FIELDS
     counts = usage.items() if type(usage) is dict else ()
     return {name: n for name, n in counts if name in fields and type(n) is int and 0 <= n <= _MOST_COUNT}
+
+
+def list_prices(*models: str) -> dict[str, list[int]]:
+    """Return the list prices of those of the models that have one, as a run records them."""
+    return {model: list(PRICES_MICRO_USD[model]) for model in models if model in PRICES_MICRO_USD}
 
 
 def compute_cost(price: Sequence[int] | None, message: Json) -> int | None:
@@ -289,12 +304,17 @@ class Plan:
         self.facts = {**facts, "source_sha256": demo.digest_json(rows)} if rows else facts
 
 
+FORMAT = 1  # of the evidence: to be raised with any change after which an older folder would not hold
 PLAN_FACTS = {
+    "version": str,  # of the program that did the run
+    "format": int,
+    # The digests are of the task's file, "" for the built-in task, and of the source's rows.
+    **dict.fromkeys(("task", "task_sha256"), str),
+    "prices": dict,  # in micro-dollars a token, by model: [input, output]
     **dict.fromkeys(("endpoint", "sender", "receiver"), str),
     **dict.fromkeys(("max_tokens", "timeout_seconds"), int),
     "rehearsal": bool,
-    # The digests are of the task's file, "" for the built-in task, and of the source's rows.
-    **dict.fromkeys(("task", "task_sha256", "source_sha256"), str),
+    "source_sha256": str,
 }
 
 
@@ -393,7 +413,7 @@ def estimate_ceiling(plan: Plan) -> int | None:
     third = len(_render_plan_handoff(plan).encode())
     costs: list[int | None] = []
     for step, size in zip(STEPS, (first, second, third)):
-        price = PRICES_MICRO_USD.get(plan.facts[step.asks])
+        price = plan.facts["prices"].get(plan.facts[step.asks])
         costs.append(None if price is None else (size + 1_000) * price[0] + limit * price[1])
     return add_costs(costs)
 
@@ -471,7 +491,7 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
         return UNCLEAR, f"{about}: the output was blocked after it was made{said}", None
     if status in _REFUSALS:
         return FAILED, f"{about}: the request was refused{said}{wait}", None
-    if status == 529 and demo.describe_api_error(reply) and not finding:
+    if status == 529 and is_api_error(reply) and not finding:
         return FAILED, f"{about}: the request was not started{said}{wait}", None
     # 3. A whole message came back.
     if status == 200 and not finding:
@@ -490,10 +510,17 @@ def find_words(reply: Any, body: bytes) -> str:
     (inner,) = reply if isinstance(reply, list) and len(reply) == 1 else [reply]
     fields = inner if isinstance(inner, dict) else {"message": inner}
     error = fields.get("error")
-    places = [demo.describe_api_error(inner), error.get("message") if isinstance(error, dict) else error]
+    places: list[Any] = [demo.describe_api_error(inner)] if is_api_error(inner) else []
+    places += [error.get("message") if isinstance(error, dict) else error]
     places += [fields.get("message"), fields.get("detail"), body.decode("utf-8", "replace")]
     words = next((words for words in places if isinstance(words, str) and words.strip()), "")
     return demo.show(demo.shorten(words.strip(), 200))
+
+
+def is_api_error(reply: Any) -> bool:
+    """Return whether a parsed reply is an error of the Messages API."""
+    error = reply.get("error") if isinstance(reply, dict) and reply.get("type") == "error" else None
+    return isinstance(error, dict) and isinstance(error.get("type"), str)
 
 
 def find_outcome_cause(outcome: Outcome) -> str:
@@ -518,7 +545,7 @@ def _parse_reply(body: bytes) -> tuple[Any, str]:
         reply = demo.parse_json(body, demo.REPLY_DEPTH_LIMIT)
     except demo.InputError as error:
         return None, _explain_json_error(error, body)
-    findings = demo.find_message_faults(reply)
+    findings = demo.find_reply_findings(reply, demo.MESSAGES)
     return reply, str(findings[0]) if findings else ""
 
 
@@ -533,7 +560,7 @@ def _explain_json_error(error: demo.InputError, text: bytes) -> str:
 def find_step_findings(task: demo.Task, step: Step, message: Json, key_removed: bool) -> Findings:
     """Return why a confirmed message cannot be used in its step."""
     tool = task.operation if step is TOOL_REQUEST else None
-    findings = demo.find_reply_faults(message, step.stop_reason, tool)
+    findings = demo.find_step_findings(message, tool, demo.MESSAGES)
     if step is TOOL_REQUEST and key_removed and KEY_MARK in demo.render_json(message["content"]):
         findings.append(demo.Finding("content", "the key was in what must be sent back unchanged"))
     return findings
@@ -559,6 +586,11 @@ def sum_costs(records: Records) -> int | None:
     return None if is_unclear(records) else add_costs(costs)
 
 
+def is_rehearsal(records: Records) -> bool:
+    """Return whether a ledger is that of a rehearsal; one without a record is not."""
+    return bool(records and records[0]["rehearsal"])
+
+
 def find_end(records: Records) -> Json:
     """Return the record that closes a run, empty if there is none."""
     return next((record for record in records[1:] if record["operation_id"] == RUN), {})
@@ -566,7 +598,8 @@ def find_end(records: Records) -> Json:
 
 def find_cause(records: Records) -> str:
     """Return the code of what a run failed by, as its last record names it: see RunEnded."""
-    return str(find_end(records).get("cause", OTHER))
+    cause = str(find_end(records).get("cause", OTHER))
+    return "loopback" if cause == "network" and is_rehearsal(records) else cause
 
 
 # --- The run: one course, for doing it and for inspecting it ------------------
@@ -628,7 +661,7 @@ def _run_steps(evidence: Recorder | Inspector, plan: Plan) -> str:
 def _judge_answer(reply: Json, plan: Plan) -> tuple[Any, Findings]:
     """Return (answer, findings): what the receiver's reply says, and why it is rejected, if it is."""
     try:
-        answer = demo.parse_answer(reply)
+        answer = demo.parse_json(demo.join_text(reply))
         return answer, demo.validate_result(answer, plan.task, plan.rows)
     except demo.InputError as error:
         text = demo.join_text(reply).encode("utf-8", "replace")
@@ -673,7 +706,7 @@ def list_message_facts(plan: Plan, step: Step, message: Json) -> Json:
     """Return what the ledger says of a confirmed message: its model, stop reason, usage and cost."""
     named = [field for field in ("model", "stop_reason") if isinstance(message.get(field), str)]
     facts: Json = {field: demo.shorten(message[field], 200) for field in named}
-    price = PRICES_MICRO_USD.get(plan.facts[step.asks])
+    price = plan.facts["prices"].get(plan.facts[step.asks])
     cost = 0 if plan.facts["rehearsal"] else compute_cost(price, message)
     facts.update(usage=parse_usage(message), cost_usd=render_usd(cost))
     if cost is None:
@@ -1254,7 +1287,7 @@ def _make_run_folder(folder: str) -> None:
         demo.make_folder(folder, 0o700)
     except FileExistsError as error:
         why = "a run's folder is evidence and is never reused"
-        next_step = f"read it with --inspect {demo.show(folder)}, or name a new one with --out DIR"
+        next_step = f"read it with --inspect {demo.quote(folder)}, or name a new one with --out DIR"
         raise demo.RefusedError(f"{demo.show(folder)} already exists", why, next_step) from error
     except OSError as error:
         what = f"{demo.show(folder)} cannot be made: {demo.explain(error)}"
@@ -1459,7 +1492,10 @@ def _build_handler(models: RehearsalModels) -> Any:
 # --- Inspecting a run: the same course again, against what is on disk ---------
 
 _MOST_CHARACTERS = 4_096  # of a text in the ledger that only the run could know
+_VERSION = r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}"
 _PLAN_PATTERNS = {
+    "version": _VERSION,
+    "format": "[1-9][0-9]*",
     **dict.fromkeys(("sender", "receiver"), "[!-~]{1,200}"),
     "max_tokens": "[1-9][0-9]*",
     "timeout_seconds": "[1-9][0-9]{0,4}",
@@ -1475,6 +1511,9 @@ def find_plan_finding(facts: Json) -> str:
     for name, pattern in {**_PLAN_PATTERNS, **rehearsal}.items():
         if not re.fullmatch(pattern, str(facts[name])):
             return f"observed {demo.describe(facts[name])} as {name}, which no run has"
+    prices, asked = facts["prices"], {facts["sender"], facts["receiver"]}
+    if not prices.keys() <= asked or not all(map(_is_price, prices.values())):
+        return f"observed {demo.describe(prices)} as prices, which no run has"
     try:
         if not rehearsal and facts["endpoint"] != ENDPOINT:
             check_endpoint(facts["endpoint"])
@@ -1483,7 +1522,13 @@ def find_plan_finding(facts: Json) -> str:
     return ""
 
 
-_NOT_PROVED = "the files agree with each other, which does not show who wrote them, or when"
+def _is_price(price: Any) -> bool:
+    rates = price if type(price) is list else []
+    return len(rates) == 2 and all(type(rate) is int and 0 <= rate <= _MOST_COUNT for rate in rates)
+
+
+_NOT_PROVED = "the files agree with each other; that shows neither who made them nor that a model was asked"
+_OWN_ROWS = "it is judged on the rows recorded in it; name the trusted source with --source FILE"
 _BROKEN = (demo.EXIT_REJECTED, "the evidence does not hold", "broken")
 
 
@@ -1520,11 +1565,31 @@ class Inspector:
         """The state of a request without a record."""
         return "unknown" if self.findings else "not planned"
 
-    def _add(self, path: str, message: str) -> None:
+    def list_limits(self, is_source_named: bool = False) -> list[str]:
+        """Return what the verdict does not show; `is_source_named` tells whether --source gave its rows."""
+        is_own = self.plan and self.plan.facts["source_sha256"] != demo.digest_json(self._task.source)
+        is_read = any(record["operation_id"] == self._task.operation_id for record in self.records)
+        limits = [_OWN_ROWS] if is_own and is_read and not is_source_named else []
+        return limits if self.findings else [*limits, _NOT_PROVED]
+
+    def _add(self, path: str, message: str, **values: Any) -> None:
         """Add a finding, if it is the first one with its path; the evidence no longer holds."""
         if path not in {finding.path for finding in self.findings}:
-            self.findings.append(demo.Finding(path, message))
+            self.findings.append(demo.Finding(path, message, **values))
         self.exit_code, self.end, self.verdict = _BROKEN
+
+    def _add_difference(self, name: str, observed: bytes, expected: bytes) -> None:
+        """Add where two files begin to differ: a JSON path where both are JSON, else a byte."""
+        try:
+            findings = demo.list_differences(demo.parse_json(observed), demo.parse_json(expected))
+        except demo.InputError:
+            findings = []
+        if not findings:
+            place = f"{name} byte {demo.find_parting(observed, expected)}"
+            self._add(place, "observed other bytes than the run must have written")
+            return
+        more = f"; and {len(findings) - 1:,} more" if len(findings) > 1 else ""
+        self._add(f"{name} {findings[0].path}", findings[0].message + more, **findings[0].values)
 
     def run(self, rows: Rows | None = None) -> None:
         """Take the run's course again, and compare every file and record with what it must have left.
@@ -1553,7 +1618,9 @@ class Inspector:
         """Return the plan of which the ledger's first record says the facts."""
         if self.files[LEDGER] is None and any(self.files.values()):
             raise EvidenceBroken(LEDGER, "it is missing")
-        facts = self._take_facts(self._next_record(), PLAN_FACTS)
+        first = self._next_record()
+        self._check_format(first)
+        facts = self._take_facts(first, PLAN_FACTS)
         if len(facts) < len(PLAN_FACTS):
             missing = ", ".join(name for name in PLAN_FACTS if name not in facts)
             raise EvidenceBroken(self._line(), f"observed no {missing}, expected all that a run begins with")
@@ -1562,6 +1629,11 @@ class Inspector:
             raise EvidenceBroken(self._line(), finding)
         if facts["rehearsal"]:
             self.notes.append("this was a rehearsal on loopback: no model answered, and nothing was paid")
+        else:
+            then, now = facts["prices"], list_prices(facts["sender"], facts["receiver"])
+            changed = [model for model in now if then.get(model) != now[model]]
+            words = "price of {}: {} in the run's own record, which counts; {} in today's table"
+            self.notes += [words.format(model, then.get(model, "none"), now[model]) for model in changed]
         if facts["task_sha256"] != self._task_sha256:
             what, next_step = "the run's task is the built-in one", "leave --task out"
             if facts["task_sha256"]:
@@ -1573,6 +1645,22 @@ class Inspector:
             raise EvidenceBroken(f"{self._line()} task", message)
         return self._build_plan(facts, rows)
 
+    def _check_format(self, first: Json) -> None:
+        """Raise UnreadableError where a whole first record is that of a version which is not known here."""
+        # 1. The next record confirms it, if there is one: what was changed is not whole.
+        chained = f'"prev_sha256":"{demo.digest_bytes(self._lines[0])}"}}'.encode()
+        begins = (first["operation_id"], first["state"], first.get("prev_sha256")) == (RUN, PLANNED, "0" * 64)
+        if not begins or not all(line.endswith(chained) for line in self._lines[1:2]):
+            return
+        # 2. It says which version wrote it, and in which format.
+        version, number = str(first.get("version")), first.get("format")
+        if "version" not in first:
+            fault = "it was written before 1.0, which no released version reads"
+            raise demo.UnreadableError(self._folder, fault, "read it with the version that wrote it")
+        if type(number) is int and number > FORMAT and re.fullmatch(_VERSION, version):
+            fault = f"version {version} wrote it in format {number}, this version reads up to {FORMAT}"
+            raise demo.UnreadableError(self._folder, fault, f"read it with version {version} or a later one")
+
     def _build_plan(self, facts: Json, rows: Rows | None) -> Plan:
         """Return the plan with the trusted rows, else with the task's own, else with the recorded ones."""
         if rows is None and facts["source_sha256"] == demo.digest_json(self._task.source):
@@ -1580,8 +1668,8 @@ class Inspector:
         if rows:
             return Plan(self._task, rows, facts)
         plan = Plan(self._task, self._parse_recorded_rows(), facts)
-        judged = "it is judged on the source recorded in it" if plan.rows else "no source is recorded in it"
-        self.notes.append(f"{judged}; name the trusted one with --source FILE")
+        if not plan.rows:
+            self.notes.append("no source is recorded in it; name the trusted one with --source FILE")
         if plan.facts != facts:
             message = "its source is not the one that the ledger begins with"
             raise EvidenceBroken(TOOL_RESULT.request_file, message)
@@ -1613,7 +1701,7 @@ class Inspector:
         elif stored is None:
             self._add(name, "it is missing, though the records name it")
         else:
-            self._add(*_compare_bytes(name, stored, data))
+            self._add_difference(name, stored, data)
 
     def record(self, operation_id: str, state: str, **facts: Any) -> None:
         """Compare the ledger's next line with what the run must have recorded after the line before."""
@@ -1625,7 +1713,7 @@ class Inspector:
         record = {"operation_id": operation_id, "state": state, **facts, **own}
         line = encode_json({"time": "", **record})  # which puts the time first
         if line != self._lines[number]:
-            self._add(*_compare_bytes(self._line(), self._lines[number], line))
+            self._add_difference(self._line(), self._lines[number], line)
         if not is_time(observed["time"]):
             message = f"observed {demo.describe(observed['time'])}, expected a time in UTC"
             self._add(f"{self._line()} time", message)
@@ -1656,6 +1744,15 @@ class Inspector:
         if facts.get("key_removed") and KEY_MARK.encode() not in body:
             self._add(f"{self._line()} key_removed", f"observed true, but {step.response_file} has no mark")
         return Outcome(body, **facts)
+
+    def check_report(self) -> None:
+        """Compare the report with that of this run, if this version wrote it; it is a view, not evidence."""
+        version = self.plan.facts["version"] if self.plan else ""
+        if version == demo.VERSION or self.files[REPORT] is None:
+            self.check_file(REPORT, render_report(self).encode())
+        else:
+            self._due.add(REPORT)
+            self.notes.append(f"{REPORT}: version {version} wrote it; only its digest in {SUMS} is compared")
 
     def check_leftovers(self) -> None:
         """Find the files and records that the course of the run does not reach."""
@@ -1714,7 +1811,8 @@ class Inspector:
         """Return the facts of a record that only the run could know, each of its kind."""
         facts = {name: record[name] for name in kinds if name in record}
         for name, fact in facts.items():
-            size, most = (len(fact), _MOST_CHARACTERS) if isinstance(fact, str) else (fact, _MOST_COUNT)
+            is_long = isinstance(fact, (str, dict))
+            size, most = (len(fact), _MOST_CHARACTERS) if is_long else (fact, _MOST_COUNT)
             if type(fact) is not kinds[name] or not 0 <= size <= most:
                 message = f"observed {demo.describe(fact)}, which no run records"
                 raise EvidenceBroken(f"{self._line()} {name}", message)
@@ -1729,19 +1827,6 @@ def end_early(record: Json, records: Records) -> None:
         if code == EXIT_FAILED and record.get("cause") == INTERRUPTED:
             raise RunEnded(demo.EXIT_INTERRUPTED, why, INTERRUPTED)
         raise RunEnded(code, why)
-
-
-def _compare_bytes(name: str, observed: bytes, expected: bytes) -> tuple[str, str]:
-    """Return where two files begin to differ, and how: by JSON path where both are JSON, else by byte."""
-    try:
-        findings = demo.list_differences(demo.parse_json(observed), demo.parse_json(expected))
-    except demo.InputError:
-        findings = []
-    if not findings:
-        at = demo.find_parting(observed, expected)
-        return f"{name} byte {at}", "observed other bytes than the run must have written"
-    more = f"; and {len(findings) - 1:,} more" if len(findings) > 1 else ""
-    return f"{name} {findings[0].path}", findings[0].message + more
 
 
 def inspect_run(
@@ -1766,7 +1851,7 @@ def inspect_run(
     end = inspector.end
     # 3. The report must be the one of this run, and nothing may be left over.
     if inspector.closed and not inspector.findings:
-        inspector.check_file(REPORT, render_report(inspector).encode())
+        inspector.check_report()
     inspector.check_leftovers()
     # 4. Every digest must be that of its file.
     inspector.check_sums()
@@ -1816,7 +1901,8 @@ def list_requests(records: Records, default: str = "not planned") -> dict[str, J
 
 def render_table(records: Records, default: str = "not planned") -> str:
     """Return a run's requests as a table, in 80 columns unless a figure is unusually long."""
-    table = [("request", "model", "state", "tokens", "s", "cost")]
+    head = "request (rehearsal)" if is_rehearsal(records) else "request"
+    table = [(head, "model", "state", "tokens", "s", "cost")]
     for operation_id, facts in list_requests(records, default).items():
         model = demo.show(facts["model asked"] or "-").rpartition("/")[2]
         model = model if len(model) <= 20 else f"{model[:19]}~"
@@ -1825,6 +1911,20 @@ def render_table(records: Records, default: str = "not planned") -> str:
     if end := find_end(records):
         table.append(("together", "", "", "", "", end["cost_usd"]))
     return "\n".join("{:20} {:20} {:11} {:>10} {:>5} {:>9}".format(*line).rstrip() for line in table)
+
+
+def render_end(end: str, records: Records) -> str:
+    """Return the end of a run in words, which say so where it was a rehearsal."""
+    return f"{end} (rehearsal: no model answered)" if is_rehearsal(records) else end
+
+
+def list_run(folder: str, verdict: str, records: Records, default: str = "not planned") -> Json:
+    """Return what --json shows of a run beside its end and its notes; `default` is as for list_requests."""
+    why, next_step = explain_end(verdict, records)
+    states = {name: facts["state"] for name, facts in list_requests(records, default).items()}
+    cost = find_end(records).get("cost_usd", "unknown")
+    facts = {"folder": folder, "rehearsal": is_rehearsal(records), "requests": states, "cost_usd": cost}
+    return {"why": why, "next": next_step, **facts}
 
 
 def list_warnings(records: Records) -> list[str]:
@@ -1836,7 +1936,7 @@ def list_warnings(records: Records) -> list[str]:
     lines = []
     for operation_id, facts in list_requests(records).items():
         asked, answered = facts["model asked"], facts["model answered"] or "a model without a name"
-        if facts["state"] in (IN_FLIGHT, UNCLEAR):
+        if facts["state"] in (IN_FLIGHT, UNCLEAR) and not is_rehearsal(records):
             known, header = facts["request id"] or "not known", facts["request id header"]
             known += f" ({header})" if header else ""
             lines.append(f"look up: {operation_id}, sent {facts['sent']}, request id {known}")
@@ -1900,10 +2000,11 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
     digest = base64.b64encode(bytes.fromhex(demo.digest_bytes(_STYLE.encode()))).decode()
     verdict = inspector.verdict
     words = "The evidence does not hold" if verdict == "broken" else verdict.capitalize()
-    rehearsal = inspector.plan is not None and inspector.plan.facts["rehearsal"]
-    limits = [_NOT_PROVED] if inspector.closed and not inspector.findings else []
-    kind = "Rehearsal of a handoff: no model answered, nothing was paid" if rehearsal else "Handoff run"
-    advice = advise(verdict, find_cause(inspector.records))
+    limits = "".join(f"<p>{_escape(limit)}</p>\n" for limit in inspector.list_limits())
+    kind = "Handoff run"
+    if is_rehearsal(inspector.records):
+        kind = "Rehearsal of a handoff: no model answered, nothing was paid"
+    _, advice = explain_end(verdict, inspector.records)
     todo = f"<p><strong>Next:</strong> {_escape(advice)}</p>\n" if advice else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -1912,10 +2013,10 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>Handoff run: {words}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n"
         f'<header class="{_TONES[verdict]}">\n<p>{kind}</p>\n<h1>{_mark(verdict, words)}</h1>\n'
-        f"<p>{_escape(inspector.end)}</p>\n{todo}</header>\n<main>\n"
+        f"<p>{_escape(inspector.end)}</p>\n{limits}{todo}</header>\n<main>\n"
         f"{_render_list('What does not hold', inspector.findings)}{_render_way(inspector)}"
         f"{_render_requests(inspector, base)}{_render_answer(inspector)}"
-        f"{_render_list('What was checked, and what that proves', inspector.checks + limits)}"
+        f"{_render_list('What was checked, and what that proves', inspector.checks)}"
         f"{_render_list('Worth knowing', [*list_warnings(inspector.records), *notes])}"
         f"{_render_ledger(inspector.records)}{_render_files(inspector, base)}</main>\n</body>\n</html>\n"
     )
@@ -1990,7 +2091,7 @@ def _render_answer(inspector: Inspector) -> str:
     if plan is None or not plan.rows or plan.task.operation_id not in operations:
         return ""
     reply, unfit = _parse_reply(inspector.files[HANDOFF.response_file] or b"")
-    is_ended = not unfit and not demo.find_reply_faults(reply, HANDOFF.stop_reason)
+    is_ended = not unfit and not demo.find_step_findings(reply, None, demo.MESSAGES)
     text, answer = (demo.join_text(reply), demo.find_answer(reply)[1]) if is_ended else ("", None)
     rows = demo.list_answer_rows(plan.task, plan.rows, answer)
     rows.sort(key=lambda row: row.state == "agrees")
@@ -2083,17 +2184,21 @@ def _run_and_report(
         raise RunError(EXIT_FAILED, folder, str(error), []) from error
     finally:
         os.umask(umask)
-    for line in (*list_warnings(recorder.records), *(f"missing: {fault}" for fault in missing)):
-        terminal.write_err(line, "yellow")
-    terminal.write_out(render_table(recorder.records))
-    if code == demo.EXIT_DONE:
-        terminal.write_out(end, "green")
+    records, verdict = recorder.records, _VERDICTS[code]
+    end = render_end(end, records)
     if kept:
         report = os.path.join(folder, REPORT)
         terminal.write_err(f"evidence: {demo.show(folder)}, to be read: {demo.show(report)}")
-        terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.show(demo.quote(folder))}")
+        terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.quote(folder)}")
+    if terminal.as_json:
+        facts = {**list_run(folder, verdict, records), "missing": missing}
+        return terminal.say(demo.Report(code, verdict, end, notes=list_warnings(records), facts=facts))
+    for line in (*list_warnings(records), *(f"missing: {fault}" for fault in missing)):
+        terminal.write_err(line, "yellow")
+    terminal.write_out(render_table(records))
     if code != demo.EXIT_DONE:
-        raise RunError(code, folder, end, recorder.records)
+        raise RunError(code, folder, end, records)
+    terminal.write_out(end, "green")
     return code
 
 
@@ -2163,7 +2268,7 @@ def _run_rehearsal(terminal: demo.Terminal, options: Namespace, work: Work, temp
     except (ImportError, OSError, RuntimeError) as error:  # no module, no socket, or no thread
         why = "a rehearsal goes through HTTP on 127.0.0.1"
         what = f"the rehearsal cannot listen: {demo.explain(error)}"
-        raise demo.RefusedError(what, why, "allow it to listen there") from error
+        raise demo.RefusedError(what, why, _MENDS["loopback"]) from error
     try:
         plan = _build_plan(terminal, options, work, server.url, rehearsal=True)
         announcement = f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid"
@@ -2190,7 +2295,8 @@ def _run_checks(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
             _run_rehearsal(terminal, options, work, run)
             inspector = inspect_run(run, work.task, work.task_sha256, rows)
     except RunError as error:
-        error.next_step = "do it again with --rehearse, which keeps the folder"
+        again = "do it again with --rehearse, which keeps the folder"
+        error.next_step = _MENDS["loopback"] if error.cause == "loopback" else again
         raise
     except OSError as error:
         raise demo.UnwritableError("the folder for temporary files", error) from error
@@ -2212,25 +2318,31 @@ def _run_inspection(terminal: demo.Terminal, options: Namespace, work: Work) -> 
         report = render_report(inspector, _lead_to(folder, page), inspector.notes)
         demo.write_new_files({page: terminal.redact(report).encode()})
         terminal.write_err(f"wrote {demo.show(page)}")
+    code, records, limits = (
+        inspector.exit_code,
+        inspector.records,
+        inspector.list_limits(bool(options.source)),
+    )
+    end, warnings = render_end(inspector.end, records), list_warnings(records)
     if terminal.as_json:
-        requests = list_requests(inspector.records, inspector.default_state)
-        states = {operation_id: facts["state"] for operation_id, facts in requests.items()}
-        facts = {"requests": states, "checks": inspector.checks, "records": inspector.records}
-        end = (inspector.exit_code, inspector.verdict, inspector.end)
-        return terminal.say(demo.Report(*end, inspector.findings, inspector.notes, facts))
-    terminal.write_out(render_table(inspector.records, inspector.default_state))
+        facts = list_run(folder, inspector.verdict, records, inspector.default_state)
+        facts.update(source="recorded" if _OWN_ROWS in limits else "trusted", limits=limits)
+        facts.update(checks=inspector.checks, records=records)
+        notes = [*warnings, *inspector.notes]
+        return terminal.say(demo.Report(code, inspector.verdict, end, inspector.findings, notes, facts))
+    terminal.write_out(render_table(records, inspector.default_state))
     for check in inspector.checks:
         terminal.write_out(f"ok: {check}")
-    notes = [f"note: {note}" for note in inspector.notes]
-    for line in (*list_warnings(inspector.records), *notes):
+    for line in (*warnings, *(f"note: {note}" for note in inspector.notes)):
         terminal.write_err(line, "yellow")
     for finding in inspector.findings:
         terminal.write_err(str(finding), "red")
-    if inspector.exit_code != demo.EXIT_DONE:
-        raise RunError(inspector.exit_code, folder, inspector.end, inspector.records, inspector.verdict)
-    terminal.write_out(_NOT_PROVED)
-    terminal.write_out(inspector.end, "green")
-    return demo.EXIT_DONE
+    for limit in limits:
+        terminal.write_out(limit)
+    if code != demo.EXIT_DONE:
+        raise RunError(code, folder, end, records, inspector.verdict)
+    terminal.write_out(end, "green")
+    return code
 
 
 def _lead_to(folder: str, page: str) -> str:
@@ -2261,14 +2373,17 @@ def _build_plan(
     terminal: demo.Terminal, options: Namespace, work: Work, endpoint: str, rehearsal: bool = False
 ) -> Plan:
     facts = {
+        "version": demo.VERSION,
+        "format": FORMAT,
+        "task": work.task.name,
+        "task_sha256": work.task_sha256,
+        "prices": list_prices(options.sender, options.receiver),
         "endpoint": endpoint,
         "sender": options.sender,
         "receiver": options.receiver,
         "max_tokens": int(options.max_tokens),
         "timeout_seconds": int(options.timeout),
         "rehearsal": rehearsal,
-        "task": work.task.name,
-        "task_sha256": work.task_sha256,
     }
     plan = Plan(work.task, work.rows or work.task.source, facts)
     oversize = explain_oversize(plan)
@@ -2311,21 +2426,21 @@ _OF_A_RUN = ("--task", "--source", "--sender", "--receiver", "--max-tokens", "--
 # Each mode: what does it, and the options that belong to it.
 _MODES: dict[str, tuple[Callable[[demo.Terminal, Namespace, Work], int], tuple[str, ...]]] = {
     "no mode": (_run_checks, _OF_A_RUN),
-    "--rehearse": (_run_rehearsal, (*_OF_A_RUN, "--out")),
-    "--live": (_run_live, (*_OF_A_RUN, "--out", "--endpoint", "--key-env")),
+    "--rehearse": (_run_rehearsal, (*_OF_A_RUN, "--out", "--json")),
+    "--live": (_run_live, (*_OF_A_RUN, "--out", "--endpoint", "--key-env", "--json")),
     "--inspect": (_run_inspection, ("--task", "--source", "--html", "--json")),
 }
 _EPILOG = """\
 Without a mode the program checks itself and rehearses in a temporary folder.
 --out, --sender, --receiver, --max-tokens and --timeout belong to runs,
---endpoint and --key-env to --live, --html and --json to --inspect. A run's
-folder is handoff-run, and a rehearsal's handoff-rehearsal, if not --out DIR.
+--endpoint and --key-env to --live, --html to --inspect. A run's folder is
+handoff-run, and a rehearsal's handoff-rehearsal, if not --out DIR.
 
 examples:
-  python3 run_handoff.py
-  python3 run_handoff.py --rehearse --out my-rehearsal
-  python3 run_handoff.py --live --timeout 300
-  python3 run_handoff.py --inspect handoff-run
+  python3 %(prog)s
+  python3 %(prog)s --rehearse --out my-rehearsal
+  python3 %(prog)s --live --timeout 300
+  python3 %(prog)s --inspect handoff-run
 
 exit codes:
   0  accepted                       4    failed, or ended before it closed
@@ -2336,11 +2451,11 @@ exit codes:
   3  refused, nothing was sent"""
 
 
-def build_parser() -> demo.Parser:
-    """Return the parser of all modes; which options belong to a mode is checked afterwards."""
+def build_parser(script: str) -> demo.Parser:
+    """Return the parser of all modes; `script` is typed so. Which options go with a mode is not checked."""
     parser = demo.Parser(
-        prog="run_handoff.py",
-        usage="run_handoff.py [--rehearse | --live | --inspect DIR] [OPTION]...",
+        prog=script,
+        usage="%(prog)s [--rehearse | --live | --inspect DIR] [OPTION]...",
         description="Hand a task from one model to another, and keep the evidence.",
         epilog=_EPILOG,
     )
@@ -2359,7 +2474,9 @@ def build_parser() -> demo.Parser:
 def _run(terminal: demo.Terminal, arguments: list[str], given: set[str]) -> int:
     _redact_keys(terminal, arguments)
     try:
-        options = build_parser().parse(arguments, [*_OPTIONS, *_MODES, "--json", "--help", "--version"])
+        options = build_parser(terminal.name).parse(
+            arguments, [*_OPTIONS, *_MODES, "--json", "--help", "--version"]
+        )
     except demo.HelpAsked as asked:
         terminal.write_out(str(asked))
         return demo.EXIT_DONE
@@ -2385,7 +2502,8 @@ def main(argv: list[str] | None = None) -> int:
             if argv is None:  # Ctrl-C no longer changes how this process ends
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    return demo.run_command("run_handoff.py", command, {"--inspect", "--json"} <= given)
+    name = demo.quote(sys.argv[0]) if argv is None else "run_handoff.py"
+    return demo.run_command(name, command, "--json" in takewhile("--".__ne__, arguments))
 
 
 if __name__ == "__main__":

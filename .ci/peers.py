@@ -1,13 +1,15 @@
 """Try the runner against counterparts that nobody here wrote; run by .ci/run, in a throw-away folder.
 
-    peers.py aimock CLI.js     whole live runs against the npm package @copilotkit/aimock
+    peers.py aimock CLI.js     live runs and session bodies against the npm package @copilotkit/aimock
     peers.py sdk FOLDER        a run's stored requests against the types of the anthropic package
+    peers.py bodies            the bodies of the session cases against the types of three vendors
 
 Prints a line for each check, `passed: NAME` or `FAILED: NAME`, and exits 1 if one failed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
@@ -16,6 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 KEY = "sk-invented-0123456789abcdef"
@@ -62,37 +67,43 @@ CASES = {
 }
 
 
-def run_script(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run run_handoff.py."""
-    command = [sys.executable, str(ROOT / "run_handoff.py"), *arguments]
+def run_script(*arguments: str, script: str = "run_handoff.py") -> subprocess.CompletedProcess[str]:
+    """Run one of the scripts."""
+    command = [sys.executable, str(ROOT / script), *arguments]
     environment = {**os.environ, "OFOX_API_KEY": KEY}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 def try_aimock(cli: str, fixtures: list[object], options: list[str], state: str, code: int) -> str:
     """Do one live run against the server; return what is wrong, or nothing."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "fixtures.json")
-        path.write_text(json.dumps({"fixtures": fixtures}))
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            port = str(probe.getsockname()[1])
-        server = subprocess.Popen(
-            ["node", cli, "-p", port, "-f", str(path), "--log-level", "silent", *options]
-        )
-        try:
-            wait_for(port)
-            run = os.path.join(folder, "run")
-            ended = run_script("--live", "--endpoint", f"http://127.0.0.1:{port}/v1/messages", "--out", run)
-            inspected = run_script("--inspect", run, "--json")
-        finally:
-            server.terminate()
-            server.wait()
+    with tempfile.TemporaryDirectory() as folder, serve_aimock(cli, fixtures, options) as port:
+        run = os.path.join(folder, "run")
+        ended = run_script("--live", "--endpoint", f"http://127.0.0.1:{port}/v1/messages", "--out", run)
+        inspected = run_script("--inspect", run, "--json")
         states = list(json.loads(inspected.stdout)["requests"].values())
         last = [seen for seen in states if seen != "not planned"][-1:]
         if (ended.returncode, inspected.returncode, last) != (code, code, [state]):
             codes = f"exit {ended.returncode}, inspected {inspected.returncode}, {states}"
             return f"{codes}\n{ended.stderr}{inspected.stderr}"
     return ""
+
+
+@contextlib.contextmanager
+def serve_aimock(cli: str, fixtures: list[object], options: list[str]) -> Iterator[str]:
+    """Run the server with fixtures, and yield its port."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "fixtures.json")
+        path.write_text(json.dumps({"fixtures": fixtures}))
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = str(probe.getsockname()[1])
+        command = ["node", cli, "-p", port, "-f", str(path), "--log-level", "silent", *options]
+        server = subprocess.Popen(command)
+        try:
+            wait_for(port)
+            yield port
+        finally:
+            server.terminate()
+            server.wait()
 
 
 def wait_for(port: str) -> None:
@@ -130,28 +141,107 @@ def find_unknown(given: object, checked: object, path: str) -> list[str]:
 
 def check_sdk(folder: str) -> list[tuple[str, str]]:
     """Return (check, what is wrong) for each stored request of a run."""
+    take = build_takers()["messages"]
+    return [
+        (f"the SDK's types take {path.name}", take(json.loads(path.read_bytes()), path.name))
+        for path in sorted(pathlib.Path(folder).glob("*-request.json"))
+    ]
+
+
+def build_takers() -> dict[str, Callable[[Any, str], str]]:
+    """Return for each API a function that says what its vendor's package finds wrong with a body."""
     import pydantic
     from anthropic.types.message_create_params import MessageCreateParamsNonStreaming
+    from google.genai import types
+    from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming
 
-    adapter = pydantic.TypeAdapter(MessageCreateParamsNonStreaming)
-    checks = []
-    for path in sorted(pathlib.Path(folder).glob("*-request.json")):
-        body = json.loads(path.read_bytes())
-        try:
-            faults = find_unknown(body, adapter.validate_python(body), path.name)
-        except pydantic.ValidationError as error:
-            faults = [str(error)]
-        checks.append((f"the SDK's types take {path.name}", "\n".join(faults)))
+    class Gemini(pydantic.BaseModel, extra="forbid"):
+        contents: list[types.Content]
+        tools: list[types.Tool] = []
+        systemInstruction: types.Content | None = None
+        generationConfig: types.GenerationConfig | None = None
+
+    def take(kind: Any, is_typed_dict: bool) -> Callable[[Any, str], str]:
+        adapter = pydantic.TypeAdapter(kind)
+
+        def check(body: Any, name: str) -> str:
+            try:
+                checked = adapter.validate_python(body)
+            except pydantic.ValidationError as error:
+                return str(error)
+            return "\n".join(find_unknown(body, checked, name)) if is_typed_dict else ""
+
+        return check
+
+    return {
+        "messages": take(MessageCreateParamsNonStreaming, True),
+        "chat": take(CompletionCreateParamsNonStreaming, True),
+        "gemini": take(Gemini, False),  # whose models forbid unknown fields themselves
+    }
+
+
+MODELS = {"messages": "claude-opus-5-5", "chat": "gpt-5.5", "gemini": "gemini-3.5-flash"}
+
+
+def check_bodies() -> list[tuple[str, str]]:
+    """Return (check, what is wrong) for the body of each session case at each other vendor."""
+    takers, checks = build_takers(), []
+    for path in sorted((ROOT / "tests" / "cases" / "session").glob("*.session.json")):
+        for api, model in MODELS.items():
+            for options in (["--unclear", "--leave-out"], ["--fresh"]):
+                arguments = ["session", str(path), "--to", api, "--model", model, *options]
+                ended = run_script(*arguments, script="checkpoint_demo.py")
+                if ended.returncode == 0 and api not in describe_maker(path):
+                    name = f"{path.name} at {api}, {options[-1]}"
+                    checks.append(
+                        (f"the SDK's types take {name}", takers[api](json.loads(ended.stdout), name))
+                    )
     return checks
+
+
+def describe_maker(path: pathlib.Path) -> str:
+    """Return the API that a session record is of; at home it goes back as it came, whatever is in it."""
+    ended = run_script("session", str(path), "--json", script="checkpoint_demo.py")
+    return str(json.loads(ended.stdout)["api"])
+
+
+# The path of each API at the server, and the field that its reply has.
+PATHS = {
+    "messages": ("/v1/messages", "content"),
+    "chat": ("/v1/chat/completions", "choices"),
+    "gemini": (f"/v1beta/models/{MODELS['gemini']}:generateContent", "candidates"),
+}
+
+
+def try_api(cli: str, api: str) -> str:
+    """Send a session to the server as one API has it, and judge what comes back; return what is wrong."""
+    session = ROOT / "tests" / "cases" / "session" / "001-plain-anthropic.session.json"
+    arguments = ["session", str(session), "--to", api, "--model", MODELS[api]]
+    body = run_script(*arguments, script="checkpoint_demo.py").stdout.encode()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve_aimock(cli, [answer("It costs 21.40 EUR.")], []) as port,
+    ):
+        headers = {"content-type": "application/json", "x-api-key": KEY, "authorization": f"Bearer {KEY}"}
+        url = f"http://127.0.0.1:{port}{PATHS[api][0]}"
+        with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as response:
+            data = response.read()
+        reply = pathlib.Path(folder, "reply.json")
+        reply.write_bytes(data)
+        judged = run_script("session", str(session), "--reply", str(reply), script="checkpoint_demo.py")
+    if judged.returncode or PATHS[api][1] not in json.loads(data):
+        return f"exit {judged.returncode}\n{judged.stderr}{data.decode()}"
+    return ""
 
 
 def main() -> int:
     """Run the checks that the command line names."""
-    kind, what = sys.argv[1:]
+    kind, *what = sys.argv[1:]
     if kind == "aimock":
-        checks = [(f"aimock: {name}", try_aimock(what, *case)) for name, case in CASES.items()]
+        checks = [(f"aimock: {name}", try_aimock(*what, *case)) for name, case in CASES.items()]
+        checks += [(f"aimock: a session's body for {api}", try_api(*what, api)) for api in PATHS]
     else:
-        checks = check_sdk(what)
+        checks = check_bodies() if kind == "bodies" else check_sdk(*what)
     for name, fault in checks:
         print(f"FAILED: {name}\n{fault}" if fault else f"passed: {name}")
     return 1 if not checks or any(fault for _, fault in checks) else 0

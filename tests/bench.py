@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import datetime
+import functools
 import gc
 import gzip
 import hashlib
@@ -48,6 +49,7 @@ sys.dont_write_bytecode = True  # measuring leaves nothing in the tree
 
 demo: Any = importlib.import_module("checkpoint_demo")
 runner: Any = importlib.import_module("run_handoff")
+TASK = demo.DEMO
 
 Action = Callable[[], object]
 Times = Sequence[Sequence[float]]  # of some actions, in each round
@@ -178,19 +180,21 @@ def render_compact(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
+@functools.cache
 def build_rows(count: int) -> list[dict[str, Any]]:
-    """Return a stock of so many rows."""
+    """Return a source of so many rows."""
     return [{"sku": f"SKU-{i:06}", "available": i % 50, "target": i % 70} for i in range(count)]
 
 
+@functools.cache
 def build_result_text(count: int) -> bytes:
-    """Return the right answer for a stock of so many rows."""
-    return render_compact(demo.build_result(build_rows(count)))
+    """Return the right answer for a source of so many rows."""
+    return render_compact(TASK.build_answer(build_rows(count)))
 
 
 def build_response(rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the reply of a receiver that answers rightly."""
-    content = [{"type": "text", "text": render_compact(demo.build_result(rows)).decode()}]
+    content = [{"type": "text", "text": render_compact(TASK.build_answer(rows)).decode()}]
     return {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
 
 
@@ -220,39 +224,41 @@ FLOORS = {
     "bare start": "import argparse, hashlib, json",
     "bare HTTP start": "import argparse, hashlib, http.server, json, urllib.request",
 }
-# What a person starts on the demo's three rows: (command, floor, bar).
+# The bars of starts, by kind: without the commands for sessions, and with them, for they are compiled too.
+BARS = {"command": (1.9, 2.6), "self-test": (2.0, 2.8), "inspect": (2.4, 3.2), "rehearse": (2.3, 2.6)}
+# What a person starts on the demo's three rows: (command, floor, kind of bar).
 STARTS = (
-    ("checkpoint_demo.py validate result.json", "bare start", 1.4),
-    ("checkpoint_demo.py prepare --out out-{n}", "bare start", 1.5),
-    ("checkpoint_demo.py verify prepared/checkpoint.json", "bare start", 1.5),
-    ("checkpoint_demo.py request prepared/handoff.txt", "bare start", 1.5),
-    ("checkpoint_demo.py extract response.json -o answer-{n}.json", "bare start", 1.5),
-    ("checkpoint_demo.py replay", "bare start", 1.5),
-    ("checkpoint_demo.py self-test", "bare start", 1.7),
-    ("run_handoff.py --rehearse --out run-{n}", "bare HTTP start", 1.7),
-    ("run_handoff.py --inspect rehearsed", "bare start", 1.7),
-    ("-m checkpoint_demo validate result.json", "bare start", None),
-    ("-m run_handoff --inspect rehearsed", "bare start", None),
+    ("checkpoint_demo.py validate result.json", "bare start", "command"),
+    ("checkpoint_demo.py prepare --out out-{n}", "bare start", "command"),
+    ("checkpoint_demo.py verify prepared/checkpoint.json", "bare start", "command"),
+    ("checkpoint_demo.py request prepared/handoff.txt", "bare start", "command"),
+    ("checkpoint_demo.py extract response.json -o answer-{n}.json", "bare start", "command"),
+    ("checkpoint_demo.py replay", "bare start", "command"),
+    ("checkpoint_demo.py self-test", "bare start", "self-test"),
+    ("run_handoff.py --rehearse --out run-{n}", "bare HTTP start", "rehearse"),
+    ("run_handoff.py --inspect rehearsed", "bare start", "inspect"),
+    ("-m checkpoint_demo validate result.json", "bare start", ""),
+    ("-m run_handoff --inspect rehearsed", "bare start", ""),
 )
 # The same on many rows or messages: (command, how many).
 GROWTHS = (
-    ("checkpoint_demo.py validate result{size}.json --stock stock{size}.json", 30_000),
-    ("checkpoint_demo.py prepare --out out-{n} --stock stock{size}.json", 30_000),
-    ("checkpoint_demo.py verify prepared{size}/checkpoint.json --stock stock{size}.json", 30_000),
+    ("checkpoint_demo.py validate result{size}.json --source source{size}.json", 30_000),
+    ("checkpoint_demo.py prepare --out out-{n} --source source{size}.json", 30_000),
+    ("checkpoint_demo.py verify prepared{size}/checkpoint.json --source source{size}.json", 30_000),
     ("checkpoint_demo.py request prepared{size}/handoff.txt", 30_000),
     ("checkpoint_demo.py extract response{size}.json -o answer-{n}.json", 30_000),
     ("checkpoint_demo.py replay --check-restored session{size}.json --original session{size}.json", 10_000),
-    ("run_handoff.py --rehearse --out run-{n} --stock stock{size}.json", 10_000),
-    ("run_handoff.py --inspect rehearsed{size} --stock stock{size}.json", 10_000),
+    ("run_handoff.py --rehearse --out run-{n} --source source{size}.json", 10_000),
+    ("run_handoff.py --inspect rehearsed{size} --source source{size}.json", 10_000),
 )
 
 
 def prepare_files(shop: Workshop, rows: list[dict[str, Any]], mark: str) -> None:
     """Write what the commands read; `mark` ends each name."""
-    shop.write(f"stock{mark}.json", rows)
-    shop.write(f"result{mark}.json", demo.build_result(rows))
+    shop.write(f"source{mark}.json", rows)
+    shop.write(f"result{mark}.json", TASK.build_answer(rows))
     shop.write(f"response{mark}.json", build_response(rows))
-    own = ("--stock", f"stock{mark}.json")
+    own = ("--source", f"source{mark}.json")
     shop.run(DEMO, "prepare", *own, "--out", f"prepared{mark}")
     if len(rows) <= 10_000:
         shop.write(f"session{mark}.json", build_session(len(rows)))
@@ -265,13 +271,14 @@ def name_command(command: str) -> str:
 
 
 def measure_starts(shop: Workshop) -> Iterator[Row]:
-    """Start each command on the demo's stock, against interpreters that only import; all take turns."""
-    prepare_files(shop, demo.STOCK, "")
+    """Start each command on the demo's rows, against interpreters that only import; all take turns."""
+    prepare_files(shop, TASK.source, "")
     floors = [shop.starting("-c", imports) for imports in FLOORS.values()]
     commands = [shop.starting(*command.split()) for command, _, _ in STARTS]
-    times = time_rounds([*floors, *commands], 25)
-    least = dict(zip(FLOORS, times))
-    for (command, floor, bar), work in zip(STARTS, times[len(FLOORS) :]):
+    times = time_rounds([*floors, *commands], 17)
+    least, has_sessions = dict(zip(FLOORS, times)), "session" in demo._COMMANDS
+    for (command, floor, kind), work in zip(STARTS, times[len(FLOORS) :]):
+        bar = BARS[kind][has_sessions] if kind else None
         yield build_ratio(name_command(command), floor, (least[floor], work), bar)
 
 
@@ -294,7 +301,7 @@ def build_judging(count: int) -> tuple[Action, Action]:
 
     def judge() -> object:
         value = demo.parse_json(text)
-        require_none(demo.validate_result(value, rows))
+        require_none(demo.validate_result(value, TASK, rows))
         return value
 
     return lambda: json.loads(text), judge
@@ -305,14 +312,14 @@ def build_checkpoint_work(count: int) -> tuple[Action, Action]:
 
     It is verified against rows that are equal but other objects, as those from a file are.
     """
-    rows, trusted = build_rows(count), build_rows(count)
+    rows, trusted = build_rows(count), build_rows.__wrapped__(count)
 
     def digest() -> str:
         return hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()
 
     def build_and_verify() -> object:
-        checkpoint = demo.build_checkpoint(rows)
-        require_none(demo.verify_checkpoint(checkpoint, trusted))
+        checkpoint = demo.build_checkpoint(TASK, rows)
+        require_none(demo.verify_checkpoint(checkpoint, TASK, trusted))
         return checkpoint
 
     return lambda: (digest(), digest()), build_and_verify
@@ -331,19 +338,19 @@ def build_comparison(count: int) -> tuple[Action, Action]:
     return lambda: (json.loads(text), json.loads(text)), compare
 
 
-# (what, its builder, rows or messages, the floor's name, rounds)
+# (what, its builder, rows or messages, the floor's name, rounds, bar)
 WORKS = (
-    ("judging {} rows", build_judging, 300_000, "json.loads of the text", 7),
-    ("checkpoint of {} rows", build_checkpoint_work, 30_000, "SHA-256 of the rows, twice", 15),
-    ("comparing sessions, {} messages", build_comparison, 20_000, "json.loads of 48 MB, twice", 5),
+    ("judging {} rows", build_judging, 300_000, "json.loads of the text", 5, 3.6),
+    ("checkpoint of {} rows", build_checkpoint_work, 30_000, "SHA-256 of the rows, twice", 11, 2.5),
+    ("comparing sessions, {} messages", build_comparison, 20_000, "json.loads of 48 MB, twice", 5, 2.5),
 )
 
 
 def measure_work(shop: Workshop) -> Iterator[Row]:
     """Do each work in this process, at its size and at a tenth of it, and see how its floor grows."""
-    for what, build, size, floor, rounds in WORKS:
+    for what, build, size, floor, rounds, bar in WORKS:
         few_least, few, least, work = time_rounds((*build(size // 10), *build(size)), rounds)
-        yield build_ratio(what.format(f"{size:,}"), floor, (least, work), 2.5)
+        yield build_ratio(what.format(f"{size:,}"), floor, (least, work), bar)
         yield build_growth("  growth to", size, (few, work))
         yield build_growth("  the floor's own growth to", size, (few_least, least), None)
 
@@ -367,7 +374,7 @@ def measure_ledger(shop: Workshop) -> Iterator[Row]:
     floor = "write + fsync of its bytes"
     yield build_ratio("one ledger record, durable", floor, time_rounds((write, record), 301), 1.3)
     yield build_growth("  growth to", 200, time_rounds((lambda: record(20), lambda: record(200)), 5))
-    recorder.close()
+    recorder.close(importlib.import_module("tests.support").build_plan())
     os.close(descriptor)
 
 
@@ -488,8 +495,8 @@ def count_bytes(text: str) -> int:
 
 def measure_prompt(shop: Workshop) -> Iterator[Row]:
     """Count the bytes of the demo's handoff prompt and of its parts."""
-    checkpoint = demo.build_checkpoint(demo.STOCK)
-    prompt, canonical = demo.render_handoff(checkpoint), demo.canonical_json(checkpoint).decode()
+    checkpoint = demo.build_checkpoint(TASK, TASK.source)
+    prompt, canonical = demo.render_handoff(TASK, checkpoint), demo.canonical_json(checkpoint).decode()
     instructions, end = prompt.split(canonical)
     parts = {name: len(demo.canonical_json({name: checkpoint[name]})) - len("{}") for name in checkpoint}
     rest = count_bytes(canonical + end) - sum(parts.values())
@@ -503,17 +510,18 @@ def measure_prompt(shop: Workshop) -> Iterator[Row]:
 
 
 def measure_bytes_a_row(shop: Workshop) -> Iterator[Row]:
-    """Count the bytes that one more row takes: the difference of two stocks, spread over their rows."""
+    """Count the bytes that one more row takes: the difference of two sources, spread over their rows."""
     few, many = build_rows(100), build_rows(900)
-    prompts = [count_bytes(demo.render_handoff(demo.build_checkpoint(rows))) for rows in (few, many)]
-    answers = [len(render_compact(demo.build_result(rows))) for rows in (few, many)]
+    checkpoints = [demo.build_checkpoint(TASK, rows) for rows in (few, many)]
+    prompts = [count_bytes(demo.render_handoff(TASK, checkpoint)) for checkpoint in checkpoints]
+    answers = [len(render_compact(TASK.build_answer(rows))) for rows in (few, many)]
     for what, (less, more) in (("prompt", prompts), ("answer", answers)):
         yield Row(f"one more row, in the {what}", (more - less) / 800, "SKU of 10 characters", unit="B")
 
 
 # --- Memory ------------------------------------------------------------------
 
-# The text and the stock are kept in each of the three ways; the first does nothing more.
+# The text and the rows are kept in each of the three ways; the first does nothing more.
 HOLD = """
 import json, sys
 import checkpoint_demo as demo
@@ -522,7 +530,7 @@ with open(f"result{len(rows)}.json", "rb") as file:
     text = file.read()
 """
 LOAD = f"{HOLD}value = json.loads(text)"
-JUDGE = f"{HOLD}value = demo.parse_json(text)\nassert demo.validate_result(value, rows) == []"
+JUDGE = f"{HOLD}value = demo.parse_json(text)\nassert demo.validate_result(value, demo.DEMO, rows) == []"
 
 
 def measure_judging(shop: Workshop) -> Iterator[Row]:
@@ -589,7 +597,7 @@ without a unit: the median ratio of the work's time to the floor's, in pairs; a 
 bare start: python -c "import argparse, hashlib, json"
 bare HTTP start: python -c "import argparse, hashlib, http.server, json, urllib.request"
 growth: the time at ten times the rows, messages or records, to ten times the time
-peak memory of judging: what it adds to a process that holds the text and the stock
+peak memory of judging: what it adds to a process that holds the text and the rows
 peers check the shape; judging also refuses repeated keys and recomputes every quantity"""
 
 

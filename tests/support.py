@@ -98,16 +98,20 @@ def run_all_at_once(function, cases, workers=None):
 def build_plan(rows=None, task=checkpoint_demo.DEMO, **facts):
     """Return the Plan of a live run; facts differ from the usual ones where they are given."""
     usual = {
+        "version": checkpoint_demo.VERSION,
+        "format": run_handoff.FORMAT,
+        "task": task.name,
+        "task_sha256": "",
         "endpoint": run_handoff.ENDPOINT,
         "sender": run_handoff.SENDER_MODEL,
         "receiver": checkpoint_demo.RECEIVER_MODEL,
         "max_tokens": 4_096,
         "timeout_seconds": 180,
         "rehearsal": False,
-        "task": task.name,
-        "task_sha256": "",
     }
-    return run_handoff.Plan(task, rows or task.source, {**usual, **facts})
+    facts = {**usual, **facts}
+    prices = run_handoff.list_prices(facts["sender"], facts["receiver"])
+    return run_handoff.Plan(task, rows or task.source, {"prices": prices, **facts})
 
 
 class FolderTestCase(unittest.TestCase):

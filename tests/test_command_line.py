@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
+import subprocess
+import sys
+import unittest
 
 import checkpoint_demo
 from tests import support
@@ -71,9 +75,9 @@ class HelpTest(support.CommandTestCase):
         for command in COMMANDS:
             with self.subTest(command):
                 example = self.show(command, "-h").partition("example:\n  ")[2].splitlines()[0]
-                python, script, *arguments = example.partition(" > ")[0].split()
+                python, script, *arguments = example.split()
                 self.assertEqual((python, script, arguments[0]), ("python3", SCRIPT, command))
-                checkpoint_demo.build_parser().parse(arguments, [])
+                checkpoint_demo.build_parser(SCRIPT, list(checkpoint_demo._COMMANDS)).parse(arguments, [])
 
     def test_help_is_the_same_in_a_wide_and_a_narrow_window(self):
         for command in ([], ["validate"]):
@@ -95,8 +99,8 @@ class HelpTest(support.CommandTestCase):
     def test_version_is_the_programs_name_and_its_number(self):
         for arguments in (["--version"], ["--version", "prepare"]):
             with self.subTest(arguments):
-                self.assert_ended(support.checkpoint(*arguments), 0, f"{SCRIPT} 0.9\n")
-        self.assertEqual(checkpoint_demo.VERSION, "0.9")
+                self.assert_ended(support.checkpoint(*arguments), 0, f"{SCRIPT} 1.0\n")
+        self.assertEqual(checkpoint_demo.VERSION, "1.0")
         self.assertEqual(self.names(), [])
 
 
@@ -308,3 +312,36 @@ class UsageTest(support.CommandTestCase):
     def test_a_file_whose_name_begins_with_a_dash_is_read_behind_a_double_dash(self):
         self.put("--json", support.ANSWER)
         self.assert_ended(support.checkpoint("validate", "--", "--json"), 0, ACCEPTED)
+
+
+class CalledNameTest(support.CommandTestCase):
+    """A hint names the script as it was called, so that it can be typed; messages name it shortly."""
+
+    @unittest.skipIf(os.name == "nt", "cmd.exe quotes in another way")
+    def test_a_hint_names_the_script_as_it_was_called_and_can_be_typed(self):
+        for folder in ("scripts", "my scripts", "quote'd", "100%(prog)s", "-dash"):
+            os.mkdir(folder)
+            shutil.copy(support.ROOT / SCRIPT, folder)
+            called = os.path.join(os.curdir, folder, SCRIPT)
+            for arguments in ([], ["frob"], ["validate"]):
+                with self.subTest(folder, arguments=arguments):
+                    refused = self.start(f"{shlex.quote(called)} {' '.join(arguments)}")
+                    self.assertEqual((refused.code, refused.out), (2, ""))
+                    self.assertTrue(refused.err.startswith(f"{SCRIPT}: usage: "), refused.err)
+                    hint = refused.err.splitlines()[2].removeprefix("  next: see ")
+                    shown = self.start(hint)
+                    self.assertEqual((shown.code, shown.err), (0, ""))
+                    usage = " ".join(shown.out.split())
+                    self.assertTrue(usage.startswith(f"usage: {hint.removesuffix(' --help')} [-h]"), usage)
+
+    def start(self, typed):
+        """Let the shell run this interpreter with words as they are typed, and return how it Ended."""
+        line = f"{shlex.quote(sys.executable)} -B {typed}"
+        done = subprocess.run(line, shell=True, cwd=self.folder, capture_output=True, text=True, check=False)
+        return support.Ended(done.returncode, done.stdout, done.stderr)
+
+    def test_the_version_names_the_script_shortly(self):
+        os.mkdir("my scripts")
+        shutil.copy(support.ROOT / SCRIPT, "my scripts")
+        ended = support.run_script(self.path(f"my scripts/{SCRIPT}"), "--version")
+        self.assert_ended(ended, 0, f"{SCRIPT} {checkpoint_demo.VERSION}\n")

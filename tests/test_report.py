@@ -224,7 +224,7 @@ class VerdictTest(ReportTestCase):
         return page
 
     def test_what_the_checks_do_not_prove_is_said_where_they_hold_alone(self):
-        words = "the files agree with each other, which does not show who wrote them, or when"
+        words = "that shows neither who made them nor that a model was asked"
         self.assertIn(words, self.end(REFUSED, code=4).text)
         (self.folder / "run" / "1-response.json").write_bytes(b"{}")
         self.assertEqual(self.inspect("run", "--html", self.path("page.html")).code, 1)

@@ -205,24 +205,41 @@ class AdviceTest(unittest.TestCase):
         "words of a server": (Outcome(ERROR, http_status=400), "mend the cause, if there is one"),
     }
 
+    def advise(self, verdict, cause=run_handoff.OTHER, rehearsal=False):
+        """Return what a person is told to do next about a run that ended by a cause."""
+        records = [{"operation_id": "run", "rehearsal": rehearsal}, {"operation_id": "run", "cause": cause}]
+        why, advice = run_handoff.explain_end(verdict, records)
+        self.assertEqual(bool(why), bool(advice))
+        return advice
+
     def test_advice_is_for_this_verdict_alone(self):
         for verdict, expected in self.CASES.items():
             with self.subTest(verdict):
-                advice = run_handoff.advise(verdict)
+                advice = self.advise(verdict)
                 self.assertTrue(advice.startswith(expected), advice)
                 self.assertEqual(bool(advice), bool(expected))
+
+    def test_advice_about_a_rehearsal_sends_nobody_to_a_provider(self):
+        for verdict, expected in self.CASES.items():
+            for cause in ("network", "key", "other"):
+                with self.subTest(verdict, cause=cause):
+                    advice = self.advise(verdict, cause, rehearsal=True)
+                    self.assertEqual(bool(advice), bool(expected))
+                    self.assertNotRegex(advice, "look it up|provider|proxy")
+        advice = self.advise("failed", "network", rehearsal=True)
+        self.assertTrue(advice.startswith("allow programs to listen and connect on 127.0.0.1"), advice)
 
     def test_advice_is_for_what_a_request_failed_by(self):
         for phrase, (outcome, expected) in self.FAILED.items():
             with self.subTest(phrase):
                 self.assertEqual(run_handoff.judge_outcome(outcome)[0], "failed")
-                advice = run_handoff.advise("failed", run_handoff.find_outcome_cause(outcome))
+                advice = self.advise("failed", run_handoff.find_outcome_cause(outcome))
                 self.assertTrue(advice.startswith(expected), advice)
 
     def test_cause_of_a_failed_run_changes_no_other_advice(self):
         for verdict in set(self.CASES) - {"failed"}:
             for cause in ("network", "key", "load", "tokens"):
-                self.assertEqual(run_handoff.advise(verdict, cause), run_handoff.advise(verdict))
+                self.assertEqual(self.advise(verdict, cause), self.advise(verdict))
 
 
 class EndTest(RunTestCase):
@@ -406,7 +423,6 @@ class RefusalTest(RunTestCase):
                 "--endpoint",
             ),
             "key in a rehearsal": (["--rehearse", "--key-env", "X"], {}, 2, "--key-env"),
-            "json without --inspect": (["--live", "--json"], {}, 2, "--json"),
             "limits when inspecting": (["--inspect", self.path("x"), "--timeout", "9"], {}, 2, "--timeout"),
             "too much time": (["--live", "--timeout", "100000"], {}, 2, "--timeout"),
             "the key as an argument": (

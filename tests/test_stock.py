@@ -309,14 +309,14 @@ class StockRunTest(RunTestCase):
                     self.assertNotIn("run", self.names())
         self.assertEqual(server.connections, 0)
 
-    def test_run_is_judged_on_it_with_a_note_or_on_the_trusted_file(self):
+    def test_run_is_judged_on_it_and_says_so_or_on_the_trusted_file(self):
         ended, server = self.live_on_stock(self.answer(ROWS))
         self.assertEqual(ended.code, 0, ended)
         told = json.loads(server.requests[1].body)["messages"][-1]["content"][0]["content"]
         self.assertEqual(json.loads(told), ROWS)
-        note = "it is judged on the source recorded in it; name the trusted one with --source FILE"
+        limit = "it is judged on the rows recorded in it; name the trusted source with --source FILE"
         bare = self.inspect()
-        self.assertEqual((bare.code, f"note: {note}\n" in bare.err), (0, True), bare)
+        self.assertEqual((bare.code, f"{limit}\n" in bare.out), (0, True), bare)
         trusted = self.inspect("run", "--source", self.stock)
         self.assertEqual((trusted.code, trusted.err), (0, ""), trusted)
 
@@ -390,7 +390,12 @@ class StockRunTest(RunTestCase):
         ended = handoff("--rehearse", "--out", self.path("run"), "--source", path)
         self.assertEqual(ended.code, 0, ended)
         self.assertIn("--live would refuse this: 10,000 rows: the answer takes about", ended.err)
-        self.assertTrue(ended.out.endswith("accepted: 10,000 rows, total shortage 40504500\n"), ended.out)
+        self.assertTrue(
+            ended.out.endswith(
+                "accepted: 10,000 rows, total shortage 40504500 (rehearsal: no model answered)\n"
+            ),
+            ended.out,
+        )
         self.assertEqual(self.inspect("run", "--source", path).code, 0)
         self.assertEqual(self.inspect("run").code, 0)
 
@@ -399,7 +404,7 @@ class StockRunTest(RunTestCase):
         ended = run_in_process(run_handoff.main, *arguments, stdin=CSV.encode())
         self.assertEqual(ended.code, 0, ended)
 
-    def test_forged_folder_on_other_rows_holds_only_with_its_note(self):
+    def test_forged_folder_on_other_rows_says_that_it_is_judged_on_them(self):
         """A whole forgery agrees with itself; the trusted file shows that it is one."""
         self.live_on_stock(self.answer(ROWS))
         other = [{**ROWS[0], "target": 9}, ROWS[1]]
@@ -408,5 +413,5 @@ class StockRunTest(RunTestCase):
         self.assertEqual(self.live(server, "--source", path, out="forged").code, 0)
         shutil.rmtree(self.folder / "run")
         os.rename(self.folder / "forged", self.folder / "run")
-        self.assertIn("judged on the source recorded in it", self.inspect().err)
+        self.assertIn("judged on the rows recorded in it", self.inspect().out)
         self.assertEqual(self.inspect("run", "--source", self.stock).code, 1)

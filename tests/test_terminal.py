@@ -30,6 +30,12 @@ INTERRUPTED = (
     "tool: interrupted: by Ctrl-C\n  why: nothing was in flight\n  next: start it again when you like\n"
 )
 STREAMS = {"write_out": "stdout", "write_err": "stderr"}  # a Terminal's method -> where it writes
+WORDS = {"stdout": "output", "stderr": "error"}
+LOST = {
+    "closed": "closed",
+    "a broken pipe": "lost: Broken pipe",
+    "full": "lost: No space left on device",
+}
 
 
 class RemovePasswordsTest(unittest.TestCase):
@@ -231,14 +237,14 @@ class LostStreamTest(unittest.TestCase):
                 with self.subTest(f"{method}: {phrase}"), mock.patch.object(sys, name, stream):
                     getattr(terminal, method)("one")
                     getattr(terminal, method)("two", "red")
-                    self.assertTrue(terminal.lost)
+                    self.assertRegex(terminal.lost, f"^standard {WORDS[name]} is (closed$|lost: )")
 
     def test_terminal_with_one_lost_stream_still_writes_to_the_other(self):
         terminal, out = Terminal("tool"), io.StringIO()
         with mock.patch.object(sys, "stderr", None), mock.patch.object(sys, "stdout", out):
             terminal.write_err("lost")
             terminal.write_out("kept")
-        self.assertEqual((terminal.lost, out.getvalue()), (True, "kept\n"))
+        self.assertEqual((terminal.lost, out.getvalue()), ("standard error is closed", "kept\n"))
 
     def test_terminal_with_a_good_stream_is_not_lost(self):
         terminal = Terminal("tool")
@@ -276,7 +282,7 @@ class LostStreamTest(unittest.TestCase):
                 with mock.patch.object(sys, "stdout", stream):
                     terminal.write_out("accepted: \u00e4")
                 self.assertEqual(raw.taken, "accepted: \u00e4\n".encode()[:most])
-                self.assertEqual(terminal.lost, lost)
+                self.assertEqual(bool(terminal.lost), lost)
 
     def test_a_stream_of_somebody_else_is_written_to_itself(self):
         class Tee:
@@ -294,7 +300,7 @@ class LostStreamTest(unittest.TestCase):
         tee, terminal = Tee(), Terminal("tool")
         with mock.patch.object(sys, "stdout", tee):
             terminal.write_out("accepted")
-        self.assertEqual((tee.kept, terminal.lost), (["accepted\n"], False))
+        self.assertEqual((tee.kept, terminal.lost), (["accepted\n"], ""))
         lines = io.BytesIO()
         with mock.patch.object(sys, "stdout", io.TextIOWrapper(lines, "utf-8-sig", newline="\r\n")):
             terminal.write_out("one")
@@ -393,7 +399,7 @@ class LostStreamProcessTest(support.FolderTestCase):
             for arguments, said in commands.items():
                 with self.subTest(f"{arguments}, standard output {how}"):
                     ended = self.run_without({1: how}, *arguments)
-                    lost = f"{SCRIPT}: standard output or standard error did not take all that was said\n"
+                    lost = f"{SCRIPT}: standard output is {LOST[how]}\n"
                     self.assertEqual((ended.code, ended.out, ended.err), (2, "", said + lost))
 
     def test_commands_without_standard_error_exit_2_where_they_had_to_talk(self):
@@ -541,7 +547,10 @@ class RunCommandTest(unittest.TestCase):
                 self.assertEqual((ended.code, ended.out), (70, "begun\n"))
                 lines = ended.err.splitlines()
                 self.assertEqual(lines[0], "tool: a bug in this program: it met what it does not expect")
-                self.assertEqual(lines[1:3], ["  why: see the traceback", "  next: please report it"])
+                self.assertEqual(
+                    lines[1:3],
+                    ["  why: see the traceback", "  next: report it, as the README's last lines say"],
+                )
                 self.assertEqual(lines[3], "Traceback (most recent call last):")
                 self.assertIn("odd", lines[-1])
                 self.assertNotRegex(ended.err, "[\x1b\u202e]")
@@ -552,7 +561,7 @@ class RunCommandTest(unittest.TestCase):
             with self.subTest(code):
 
                 def command(terminal, code=code):
-                    terminal.lost = True
+                    terminal.lost = "standard output is closed"
                     return code
 
                 self.assertEqual(self.run_it(command).code, expected)
