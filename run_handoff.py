@@ -491,7 +491,7 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
         return UNCLEAR, f"{about}: the output was blocked after it was made{said}", None
     if status in _REFUSALS:
         return FAILED, f"{about}: the request was refused{said}{wait}", None
-    if status == 529 and _is_api_error(reply) and not finding:
+    if status == 529 and is_api_error(reply) and not finding:
         return FAILED, f"{about}: the request was not started{said}{wait}", None
     # 3. A whole message came back.
     if status == 200 and not finding:
@@ -510,15 +510,17 @@ def find_words(reply: Any, body: bytes) -> str:
     (inner,) = reply if isinstance(reply, list) and len(reply) == 1 else [reply]
     fields = inner if isinstance(inner, dict) else {"message": inner}
     error = fields.get("error")
-    places = [demo.describe_api_error(inner), error.get("message") if isinstance(error, dict) else error]
+    places: list[Any] = [demo.describe_api_error(inner)] if is_api_error(inner) else []
+    places += [error.get("message") if isinstance(error, dict) else error]
     places += [fields.get("message"), fields.get("detail"), body.decode("utf-8", "replace")]
     words = next((words for words in places if isinstance(words, str) and words.strip()), "")
     return demo.show(demo.shorten(words.strip(), 200))
 
 
-def _is_api_error(reply: Any) -> bool:
-    """Return whether a reply is an error in the very form of the Messages API."""
-    return isinstance(reply, dict) and reply.get("type") == "error" and bool(demo.describe_api_error(reply))
+def is_api_error(reply: Any) -> bool:
+    """Return whether a parsed reply is an error of the Messages API."""
+    error = reply.get("error") if isinstance(reply, dict) and reply.get("type") == "error" else None
+    return isinstance(error, dict) and isinstance(error.get("type"), str)
 
 
 def find_outcome_cause(outcome: Outcome) -> str:
