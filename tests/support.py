@@ -32,6 +32,11 @@ ANSWER = (
 )
 
 
+def count_rounds(usual):
+    """Return how many rounds a test of random inputs has: TEST_ROUNDS=10 gives ten times the usual ones."""
+    return int(usual * float(os.environ.get("TEST_ROUNDS", "1")))
+
+
 class Ended:
     """How a command ended: its exit code, standard output and standard error."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import unittest
 
 from checkpoint_demo import SessionError, convert, find_refusals, judge_reply, read_session
 from tests.session_support import PAIRS, SESSIONS, TARGETS, api_of, build_record, read_body, read_case, same
+from tests.support import count_rounds
 from tests.test_session_reply import call, chat
 
-ROUNDS = int(os.environ.get("SESSION_ROUNDS", "300"))
+ROUNDS = count_rounds(300)
 
 
 class AwayTest(unittest.TestCase):

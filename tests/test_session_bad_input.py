@@ -10,6 +10,7 @@ import unittest
 
 from checkpoint_demo import find_refusals, read_session
 from tests.session_support import SESSIONS, TARGETS, build_record, read_case, run_session
+from tests.support import count_rounds
 from tests.test_session_home import mutate
 
 TO = ("--to", "chat", "--model", "kimi-k3")
@@ -84,7 +85,7 @@ class BadInputTest(unittest.TestCase):
                 self.assertIn(path, err)
 
     def test_mutated_record_never_ends_in_a_bug(self):
-        for seed in range(600):
+        for seed in range(count_rounds(200)):
             dice = random.Random(seed)
             vendor = dice.choice(["anthropic", "kimi", "gemini"])
             if seed % 2:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import random
 import unittest
 
 from checkpoint_demo import convert, read_session, write_home
 from tests.session_support import SESSIONS, api_of, build_record, read_case, run_session, same
+from tests.support import count_rounds
 
-ROUNDS = int(os.environ.get("SESSION_ROUNDS", "2000"))
+ROUNDS = count_rounds(1_500)
 _STRANGE = [
     *(0, 1, 1.0, True, False, None, -0.5, "", "x", "{}", [], {}, [[]], [None], {"type": "text"}, {"text": 1}),
     {"type": "text", "text": ""},
