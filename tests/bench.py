@@ -198,6 +198,7 @@ def build_response(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"type": "message", "role": "assistant", "content": content, "stop_reason": "end_turn"}
 
 
+@functools.cache
 def build_session(count: int) -> dict[str, Any]:
     """Return a session record of so many messages, 2,400 bytes each: calls of a tool and their results."""
     line = 'The shelf was counted by hand; the figure in the book, "12", was right.\n'
@@ -207,8 +208,11 @@ def build_session(count: int) -> dict[str, Any]:
         turn = [{"type": "text", "text": line * 19}, call]
         result = {"type": "tool_result", "tool_use_id": call["id"], "content": line * 41}
         messages += [{"role": "assistant", "content": turn}, {"role": "user", "content": [result]}]
-    messages.append({"role": "assistant", "content": "Done."})
-    return {"system": "You count a stock.", "tools": [{"name": "read"}], "messages": messages}
+    messages.append({"role": "user", "content": "Thank you. Go on."})
+    schema = {"type": "object", "properties": {"page": {"type": "integer"}}, "required": ["page"]}
+    tools = [{"name": "read", "description": "Return a page of the book.", "input_schema": schema}]
+    fields = {"model": "claude-sonnet-5-5", "max_tokens": 4_096, "system": "You count a stock."}
+    return {**fields, "tools": tools, "messages": messages}
 
 
 def require_none(findings: object) -> None:
@@ -224,21 +228,21 @@ FLOORS = {
     "bare start": "import argparse, hashlib, json",
     "bare HTTP start": "import argparse, hashlib, http.server, json, urllib.request",
 }
-# The bars of starts, by kind: without the commands for sessions, and with them, for they are compiled too.
-BARS = {"command": (1.9, 2.6), "self-test": (2.0, 2.8), "inspect": (2.4, 3.2), "rehearse": (2.3, 2.6)}
-# What a person starts on the demo's three rows: (command, floor, kind of bar).
+CONVERT = "session session{size}.json --to chat --model kimi-k3"
+# What a person starts on the demo's three rows, and on a session of 50 turns: (command, floor, bar).
 STARTS = (
-    ("checkpoint_demo.py validate result.json", "bare start", "command"),
-    ("checkpoint_demo.py prepare --out out-{n}", "bare start", "command"),
-    ("checkpoint_demo.py verify prepared/checkpoint.json", "bare start", "command"),
-    ("checkpoint_demo.py request prepared/handoff.txt", "bare start", "command"),
-    ("checkpoint_demo.py extract response.json -o answer-{n}.json", "bare start", "command"),
-    ("checkpoint_demo.py replay", "bare start", "command"),
-    ("checkpoint_demo.py self-test", "bare start", "self-test"),
-    ("run_handoff.py --rehearse --out run-{n}", "bare HTTP start", "rehearse"),
-    ("run_handoff.py --inspect rehearsed", "bare start", "inspect"),
-    ("-m checkpoint_demo validate result.json", "bare start", ""),
-    ("-m run_handoff --inspect rehearsed", "bare start", ""),
+    (f"checkpoint_demo.py {CONVERT.format(size=50)}", "bare start", 3.0),
+    ("checkpoint_demo.py validate result.json", "bare start", 2.6),
+    ("checkpoint_demo.py prepare --out out-{n}", "bare start", 2.6),
+    ("checkpoint_demo.py verify prepared/checkpoint.json", "bare start", 2.6),
+    ("checkpoint_demo.py request prepared/handoff.txt", "bare start", 2.6),
+    ("checkpoint_demo.py extract response.json -o answer-{n}.json", "bare start", 2.6),
+    ("checkpoint_demo.py replay", "bare start", 2.6),
+    ("checkpoint_demo.py self-test", "bare start", 2.8),
+    ("run_handoff.py --rehearse --out run-{n}", "bare HTTP start", 2.6),
+    ("run_handoff.py --inspect rehearsed", "bare start", 3.2),
+    ("-m checkpoint_demo validate result.json", "bare start", None),
+    ("-m run_handoff --inspect rehearsed", "bare start", None),
 )
 # The same on many rows or messages: (command, how many).
 GROWTHS = (
@@ -248,6 +252,7 @@ GROWTHS = (
     ("checkpoint_demo.py request prepared{size}/handoff.txt", 30_000),
     ("checkpoint_demo.py extract response{size}.json -o answer-{n}.json", 30_000),
     ("checkpoint_demo.py replay --check-restored session{size}.json --original session{size}.json", 10_000),
+    (f"checkpoint_demo.py {CONVERT}", 10_000),
     ("run_handoff.py --rehearse --out run-{n} --source source{size}.json", 10_000),
     ("run_handoff.py --inspect rehearsed{size} --source source{size}.json", 10_000),
 )
@@ -273,12 +278,12 @@ def name_command(command: str) -> str:
 def measure_starts(shop: Workshop) -> Iterator[Row]:
     """Start each command on the demo's rows, against interpreters that only import; all take turns."""
     prepare_files(shop, TASK.source, "")
+    shop.write("session50.json", build_session(50))
     floors = [shop.starting("-c", imports) for imports in FLOORS.values()]
     commands = [shop.starting(*command.split()) for command, _, _ in STARTS]
     times = time_rounds([*floors, *commands], 17)
-    least, has_sessions = dict(zip(FLOORS, times)), "session" in demo._COMMANDS
-    for (command, floor, kind), work in zip(STARTS, times[len(FLOORS) :]):
-        bar = BARS[kind][has_sessions] if kind else None
+    least = dict(zip(FLOORS, times))
+    for (command, floor, bar), work in zip(STARTS, times[len(FLOORS) :]):
         yield build_ratio(name_command(command), floor, (least[floor], work), bar)
 
 
@@ -338,11 +343,24 @@ def build_comparison(count: int) -> tuple[Action, Action]:
     return lambda: (json.loads(text), json.loads(text)), compare
 
 
+def build_conversion(count: int) -> tuple[Action, Action]:
+    """Return (json.loads of a session record; its way to another API, from bytes to bytes)."""
+    text = render_compact(build_session(count))
+
+    def convert() -> object:
+        session = demo.read_session(demo.parse_json(text), demo.MESSAGES)
+        body, _ = demo.convert(session, demo.CHAT, "kimi-k3")
+        return session, demo.render_json(body).encode()
+
+    return lambda: json.loads(text), convert
+
+
 # (what, its builder, rows or messages, the floor's name, rounds, bar)
 WORKS = (
     ("judging {} rows", build_judging, 300_000, "json.loads of the text", 5, 3.6),
     ("checkpoint of {} rows", build_checkpoint_work, 30_000, "SHA-256 of the rows, twice", 11, 2.5),
     ("comparing sessions, {} messages", build_comparison, 20_000, "json.loads of 48 MB, twice", 5, 2.5),
+    ("converting {} messages", build_conversion, 20_000, "json.loads of 48 MB", 5, 8.0),
 )
 
 
@@ -546,6 +564,26 @@ def measure_judging(shop: Workshop) -> Iterator[Row]:
     yield Row("  growth to 300,000", judged / tenth / 10, f"10 x at 30,000, {tenth:.1f} MiB", 1.15)
 
 
+# The peak of a process that reads a session record and parses it, and of one that converts it.
+PARSE = "import json, sys\nwith open(sys.argv[1], 'rb') as file:\n    value = json.loads(file.read())"
+
+
+def measure_converting(shop: Workshop) -> Iterator[Row]:
+    """Compare what converting a large record adds to the peak of a start, and what json.loads adds."""
+    bare = shop.measure_peak("-c", FLOORS["bare start"])
+    added: list[tuple[float, float]] = []
+    for size in (2_000, 20_000):
+        name = f"session{size}.json"
+        shop.write(name, build_session(size))
+        loaded = shop.measure_peak("-c", f"{FLOORS['bare start']}\n{PARSE}", name)
+        converted = shop.measure_peak(DEMO, *CONVERT.format(size=size).split())
+        added.append((loaded - bare, converted - bare))
+    (_, tenth), (loaded, converted) = added
+    floor = f"reading and json.loads, {loaded:.0f} MiB"
+    yield Row("peak memory of converting 48 MB", converted / loaded, floor, 4.0)
+    yield Row("  growth to 48 MB", converted / tenth / 10, f"10 x at a tenth, {tenth:.1f} MiB", 1.15)
+
+
 HEAD = b"HTTP/1.1 200 OK\r\n"
 BOUND_MIB = 200
 
@@ -590,14 +628,18 @@ SECTIONS: dict[str, tuple[Measure, ...]] = {
     "work in process": (measure_work, measure_ledger),
     "peers": (measure_readers, measure_others),
     "bytes of the prompt": (measure_prompt, measure_bytes_a_row),
-    "peak memory": (measure_judging, measure_memory) if os.name != "nt" else (),  # needs getrusage
+    "peak memory": (measure_judging, measure_converting, measure_memory)
+    if os.name != "nt"
+    else (),  # needs getrusage
 }
 NOTES = """\
 without a unit: the median ratio of the work's time to the floor's, in pairs; a bar: at most
 bare start: python -c "import argparse, hashlib, json"
 bare HTTP start: python -c "import argparse, hashlib, http.server, json, urllib.request"
 growth: the time at ten times the rows, messages or records, to ten times the time
+session: of 50 turns, 2,400 bytes each, to another API
 peak memory of judging: what it adds to a process that holds the text and the rows
+peak memory of converting: what the command adds to a bare start, where json.loads adds the floor
 peers check the shape; judging also refuses repeated keys and recomputes every quantity"""
 
 
