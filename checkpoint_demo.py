@@ -1539,12 +1539,12 @@ def pair_results(turns: list[Node]) -> tuple[list[Pair], list[tuple[str, Node]]]
     strays: list[tuple[str, Node]] = []
     calls: list[Node] = []
     for number, turn in enumerate([*turns, {"parts": []}]):
+        results = [part for part in turn["parts"] if part["kind"] == "result"]
         found: dict[int, Node] = {}
         queues: dict[Any, deque[int]] = defaultdict(deque)
-        for place, call in enumerate(calls):
+        for place, call in enumerate(calls if results else []):
             queues["id" if "call_id" in call else "no id", call.get("call_id", call["tool"])].append(place)
             queues["tool", call["tool"]].append(place)
-        results = [part for part in turn["parts"] if part["kind"] == "result"]
         for result in sorted(results, key=lambda result: "call_id" not in result):
             tool, call_id = result.get("tool"), result.get("call_id")
             keys = [("id", call_id), ("no id", tool)] if "call_id" in result else [("tool", tool)]
@@ -1946,14 +1946,18 @@ def _settle_calls(move: Move, pairs: list[Pair]) -> Iterator[tuple[bool, Node]]:
 def _look_at_call(move: Move, call: Node, is_repeated: bool) -> None:
     """Refuse a foreign call that cannot go; note an integer that Gemini may not read whole."""
     name = show(f"{call.get('call_id', '')} ({call['tool']})")
-    large: list[str] = []
     if is_repeated:
         move.refuse(f"two calls of one turn have the id {name}", call.at)
     if type(call["arguments"]) is not dict:
         move.refuse(f"the arguments of call {name} are not a JSON object", call.at)
-    json.loads(_render_compact(call["arguments"]), parse_int=lambda digits: large.append(digits))
-    if move.api == GEMINI and any(abs(int(digits)) > 2**53 for digits in large):
+    if move.api == GEMINI and _holds_large_integer(call["arguments"]):
         move.lose("an integer above 2^53 goes as it is, but Gemini's numbers are doubles", call.at)
+
+
+def _holds_large_integer(value: Any) -> bool:
+    large: list[str] = []
+    json.loads(_render_compact(value), parse_int=large.append)
+    return any(abs(int(digits)) > 2**53 for digits in large)
 
 
 def _make_unclear(move: Move, call: Node) -> Node:
