@@ -147,22 +147,24 @@ class ReplyTest(SendTestCase):
         """Send a request to a server that answers and closes before it was taken."""
         listener = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(listener.close)
-        server = threading.Thread(target=self.answer_the_head, args=(listener, status, body))
+        is_read = threading.Event()
+        server = threading.Thread(target=self.answer_the_head, args=(listener, status, body, is_read))
         server.start()
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/v1/messages"
         outcome = send_request(url, Key(KEY), data, 10)
+        is_read.set()
         server.join()
         self.assertEqual(outcome.http_status, status, outcome.finding)
         return outcome
 
-    def answer_the_head(self, listener, status, body):
-        """Answer before the body has come, take no more, and close once the answer can have been read."""
+    def answer_the_head(self, listener, status, body, is_read):
+        """Answer before the body has come, take no more, and close once the answer was read."""
         connection, _ = listener.accept()
         with connection:
             connection.recv(1_000)
             connection.sendall(respond(body, status))
             connection.shutdown(socket.SHUT_RDWR)
-            time.sleep(0.5)
+            is_read.wait(10)
 
     def test_no_reply_has_no_body(self):
         cases = {
