@@ -67,7 +67,6 @@ HEADERS = {
 }
 KEY_MARK = "[key removed]"  # replaces a key
 TIMEOUT_SECONDS = 180
-MOST_SECONDS = 99_999
 HEAD_LIMIT_BYTES = 2 * 65_536  # of a reply's status line and headers
 REPLY_LIMIT_BYTES = 4 * 2**20
 REPLY_LIMIT_ITEMS = 100_000  # a parsed item takes up to 250 bytes of memory, its text as few as 2
@@ -175,12 +174,9 @@ def explain_end(verdict: str, records: Records) -> tuple[str, str]:
 
 # The list price in dollars a million tokens, which is micro-dollars a token: (input, output).
 PRICES_MICRO_USD = {
-    "anthropic/claude-fable-5.2": (8, 40),
-    "anthropic/claude-fable-5.1": (10, 50),
-    "anthropic/claude-opus-5.5": (4, 20),
-    "claude-fable-5-2": (8, 40),
-    "claude-fable-5-1": (10, 50),
-    "claude-opus-5-5": (4, 20),
+    **dict.fromkeys(("anthropic/claude-fable-5.2", "claude-fable-5-2"), (8, 40)),
+    **dict.fromkeys(("anthropic/claude-fable-5.1", "claude-fable-5-1"), (10, 50)),
+    **dict.fromkeys(("anthropic/claude-opus-5.5", "claude-opus-5-5"), (4, 20)),
 }
 _TOKEN_FIELDS = ("input_tokens", "output_tokens")
 _CACHE_FIELDS = ("cache_creation_input_tokens", "cache_read_input_tokens")
@@ -320,10 +316,9 @@ PLAN_FACTS = {
 
 def build_tool_request(plan: Plan) -> Json:
     """Return the body of request 1: the sender may read the source with its only tool."""
-    operation, schema = (
-        plan.task.operation,
-        {"type": "object", "properties": {}, "additionalProperties": False},
-    )
+    operation = plan.task.operation
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    prompt = f"Call {operation} once, then say that you have its result."
     tool = {"name": operation, "description": plan.task.tool_description, "input_schema": schema}
     return {
         "model": plan.facts["sender"],
@@ -332,9 +327,7 @@ def build_tool_request(plan: Plan) -> Json:
         "system": plan.task.sender_prompt,
         "tools": [tool],
         "tool_choice": {"type": "auto"},
-        "messages": [
-            {"role": "user", "content": f"Call {operation} once, then say that you have its result."}
-        ],
+        "messages": [{"role": "user", "content": prompt}],
     }
 
 
@@ -461,12 +454,9 @@ class Outcome(NamedTuple):
         return facts
 
 
-OUTCOME_FACTS = {
-    **dict.fromkeys(("opened", "interrupted", "began", "key_removed"), bool),
-    **dict.fromkeys(("http_status", "elapsed_milliseconds"), int),
-    **dict.fromkeys(("request_id", "request_id_header", "retry_after"), str),
-    **dict.fromkeys(("content_encoding", "content_encoding_header", "finding"), str),
-}
+# The kinds of the facts; those without a usual value are integers.
+_USUAL_FACTS = {name: usual for name, usual in Outcome._field_defaults.items() if name != "body"}
+OUTCOME_FACTS = {name: int if usual is None else type(usual) for name, usual in _USUAL_FACTS.items()}
 
 
 def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
@@ -679,14 +669,10 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
         try:
             evidence.write(step.response_file, outcome.body)
         except EvidenceError as error:  # nothing is done with a reply that is not on disk
-            outcome = Outcome(
-                interrupted=outcome.interrupted,
-                began=True,
-                request_id=outcome.request_id,
-                request_id_header=outcome.request_id_header,
-                elapsed_milliseconds=outcome.elapsed_milliseconds,
-                finding=f"HTTP {outcome.http_status} came, but {error}",
-            )
+            names = ("interrupted", "request_id", "request_id_header", "elapsed_milliseconds")
+            kept = {name: getattr(outcome, name) for name in names}
+            finding = f"HTTP {outcome.http_status} came, but {error}"
+            outcome = Outcome(began=True, finding=finding, **kept)
     state, why, message = judge_outcome(outcome)
     if state != CONFIRMED:
         evidence.record(operation_id, state, **outcome.facts, why=why)
@@ -732,6 +718,12 @@ _PROXY = (
     r"(?i:(?P<scheme>https?://)|(?!https?:))([^/?#\s]*@)?"
     r"([^][/?#@:\s]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?(?(scheme)/?)"
 )
+_REQUEST_ID_HEADERS = (
+    *("request-id", "x-request-id", "anthropic-request-id"),
+    *("x-amzn-requestid", "x-amz-request-id", "x-goog-request-id", "apim-request-id", "x-ms-request-id"),
+    *("x-litellm-call-id", "x-oneapi-request-id", "x-trace-id", "x-correlation-id", "cf-ray"),
+)
+_REQUEST_ID_FIELDS = ("request_id", "requestId")
 
 
 class Key:
@@ -740,19 +732,16 @@ class Key:
     def __init__(self, value: str) -> None:
         self.value = value
 
-    def _build_pattern(self) -> bytes:
+    def remove_from(self, data: bytes) -> bytes:
+        """Return the bytes with KEY_MARK in place of the key, plain or JSON-escaped."""
+        if b"\\" not in data and self.value.encode() not in data:  # no escape begins without a backslash
+            return data  # which saves milliseconds of compiling
         # In JSON any character may be written as an escape, and JSON may hold JSON, escaped once more.
         pattern = ""
         for character in self.value:
             escaped = f"u00(?i:{ord(character):02x}){'|/' if character == '/' else ''}"
             pattern += rf"(?:{re.escape(character)}|\\{{1,8}}(?:{escaped}))"
-        return pattern.encode()
-
-    def remove_from(self, data: bytes) -> bytes:
-        """Return the bytes with KEY_MARK in place of the key, plain or JSON-escaped."""
-        if b"\\" not in data and self.value.encode() not in data:  # no escape begins without a backslash
-            return data  # which saves milliseconds of compiling
-        return re.sub(self._build_pattern(), KEY_MARK.encode(), data)
+        return re.sub(pattern.encode(), KEY_MARK.encode(), data)
 
     def remove_from_text(self, text: str) -> str:
         """Return the text with KEY_MARK in place of the key."""
@@ -760,11 +749,8 @@ class Key:
 
 
 def is_key(value: str) -> bool:
-    """Return whether a value can be a key: see _KEY_WORDS."""
+    """Return whether a value can be a key: see read_key."""
     return bool(re.fullmatch(r"""[!#-&(-\[\]-~]{16,}""", value))
-
-
-_KEY_WORDS = "a key is 16 or more printable ASCII characters without spaces, quotes and backslashes"
 
 
 def read_key(variable: str) -> Key:
@@ -774,7 +760,8 @@ def read_key(variable: str) -> Key:
         return Key(value)
     what, why = f"no key in {variable}", "the environment variable is not set, or empty"
     if value:
-        what, why = f"the key in {variable} cannot be used", _KEY_WORDS
+        what = f"the key in {variable} cannot be used"
+        why = "a key is 16 or more printable ASCII characters without spaces, quotes and backslashes"
     next_step = f"set it with: export {variable}='<its key>', or name another variable and its endpoint"
     raise demo.RefusedError(what, why, f"{next_step} with --key-env and --endpoint")
 
@@ -792,14 +779,6 @@ def check_endpoint(url: str) -> None:
         shown = f" {demo.show(url)}" if "://" in url and "@" not in url else ""
         what, why = f"the endpoint{shown}: {finding}", "a key goes only where nobody listens in"
         raise demo.RefusedError(what, why, "name an https URL, or http on 127.0.0.1 or localhost")
-
-
-_REQUEST_ID_HEADERS = (
-    *("request-id", "x-request-id", "anthropic-request-id"),
-    *("x-amzn-requestid", "x-amz-request-id", "x-goog-request-id", "apim-request-id", "x-ms-request-id"),
-    *("x-litellm-call-id", "x-oneapi-request-id", "x-trace-id", "x-correlation-id", "cf-ray"),
-)
-_REQUEST_ID_FIELDS = ("request_id", "requestId")
 
 
 def check_pair(given: set[str], endpoint: str) -> None:
@@ -850,6 +829,7 @@ class Attempt:
         self._lock = threading.Lock()
         self._given_up = False
         self._socket: Any = None
+        self.opened = False  # the connection, TLS included, was ever open
         self.headers: Any = None
         self.began = False
         self.http_status: int | None = None
@@ -857,11 +837,6 @@ class Attempt:
         self.finding = ""  # what broke
         self.unsent = ""  # why not all of the request was sent
         self.bug: BaseException | None = None
-
-    @property
-    def opened(self) -> bool:
-        """Whether the connection, TLS included, was ever open."""
-        return self._socket is not None
 
     def send(self, connection: Any, send: Callable[[Any], None], data: Any) -> None:
         """Send bytes on a connection, opened at most once, while somebody waits for the outcome."""
@@ -871,9 +846,9 @@ class Attempt:
             if connection.sock is None:
                 connection.connect()
                 with self._lock:
-                    if self._given_up or self._socket is not None:
+                    if self._given_up or self.opened:
                         raise _TransportError("nobody waits for this connection")
-                    self._socket = connection.sock
+                    self._socket, self.opened = connection.sock, True
             if self._given_up:
                 raise _TransportError("nobody waits for this request")
             send(data)
@@ -1182,7 +1157,16 @@ class Recorder:
         self.records: Records = []
         self._key, self._send, self._terminal = key, send, terminal
         self._prev_sha256 = "0" * 64  # of the ledger's last line
-        _make_run_folder(folder)
+        try:
+            demo.make_folder(folder, 0o700)  # which is the lock as well: of many processes one wins
+        except FileExistsError as error:
+            why = "a run's folder is evidence and is never reused"
+            next_step = f"read it with --inspect {demo.quote(folder)}, or name a new one with --out DIR"
+            raise demo.RefusedError(f"{demo.show(folder)} already exists", why, next_step) from error
+        except OSError as error:
+            what = f"{demo.show(folder)} cannot be made: {demo.explain(error)}"
+            why = "a run's evidence needs a new folder of its own"
+            raise demo.RefusedError(what, why, "name another one with --out DIR") from error
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
             self._ledger = os.open(os.path.join(folder, LEDGER), flags, 0o600)
@@ -1281,20 +1265,6 @@ def _rename(path: str, new_path: str) -> None:
         time.sleep(0.05)
 
 
-def _make_run_folder(folder: str) -> None:
-    """Make a run's folder, which is the lock as well: of many processes one wins."""
-    try:
-        demo.make_folder(folder, 0o700)
-    except FileExistsError as error:
-        why = "a run's folder is evidence and is never reused"
-        next_step = f"read it with --inspect {demo.quote(folder)}, or name a new one with --out DIR"
-        raise demo.RefusedError(f"{demo.show(folder)} already exists", why, next_step) from error
-    except OSError as error:
-        what = f"{demo.show(folder)} cannot be made: {demo.explain(error)}"
-        why = "a run's evidence needs a new folder of its own"
-        raise demo.RefusedError(what, why, "name another one with --out DIR") from error
-
-
 def render_time(when: datetime.datetime) -> str:
     """Return a time in UTC as the ledger has it, e.g. 2026-11-10T09:30:00.000Z."""
     return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -1365,16 +1335,10 @@ class RehearsalModels:
             finding = f"the request is not in the expected form: {error}"
         if finding:
             return _refuse(400, "invalid_request_error", finding)
-        return 200, {
-            "id": f"msg_{os.urandom(8).hex()}",
-            "type": "message",
-            "role": "assistant",
-            "model": request["model"],
-            "content": content,
-            "stop_reason": stop_reason,
-            "stop_sequence": None,
-            "usage": {"input_tokens": len(data) // 4, "output_tokens": len(demo.render_json(content)) // 4},
-        }
+        reply = {"id": f"msg_{os.urandom(8).hex()}", "type": "message", "role": "assistant"}
+        said = {"content": content, "stop_reason": stop_reason, "stop_sequence": None}
+        usage = {"input_tokens": len(data) // 4, "output_tokens": len(demo.render_json(content)) // 4}
+        return 200, {**reply, "model": request["model"], **said, "usage": usage}
 
     def _find_refusal(self, headers: Mapping[str, str], request: Json) -> str:
         needed = {name: HEADERS[name] for name in ("anthropic-version", "content-type")}
@@ -1860,9 +1824,8 @@ def inspect_run(
     if lost and [finding.path for finding in inspector.findings] == lost:
         inspector.end, inspector.verdict = f"{end}, but there is no {' and no '.join(lost)}", "incomplete"
     kinds = {f".{name}.part": "a reply that did not get its name" for name in _RESPONSE_FILES}
-    inspector.notes += [
-        f"{demo.show(name)} is {kinds.get(name, 'not a file of a run')}" for name in strangers
-    ]
+    for name in strangers:
+        inspector.notes.append(f"{demo.show(name)} is {kinds.get(name, 'not a file of a run')}")
     return inspector
 
 
@@ -1891,11 +1854,9 @@ def list_requests(records: Records, default: str = "not planned") -> dict[str, J
             "tokens in/out": None if usage is None else tokens,
             "seconds": None if elapsed is None else f"{elapsed / 1_000:.1f}",
             "dollars": record.get("cost_usd"),
-            "cost unknown": record.get("cost_unknown"),
-            "request id": record.get("request_id"),
-            "request id header": record.get("request_id_header"),
-            "why": record.get("why"),
         }
+        for name in ("cost_unknown", "request_id", "request_id_header", "why"):
+            requests[step.operation_id][name.replace("_", " ")] = record.get(name)
     return requests
 
 
@@ -2403,7 +2364,7 @@ def _name_folder(folder: str) -> str:
 
 _ANY = demo.expect("(?s).+", "a value")
 _PAGE = demo.expect("(?s)(?!-$).+", "the name of a new file")
-_SECONDS = demo.expect("[1-9][0-9]{0,4}", f"a whole number from 1 to {MOST_SECONDS}")
+_SECONDS = demo.expect("[1-9][0-9]{0,4}", "a whole number from 1 to 99999")
 # A long name without an underscore, or one that begins like a key, may be a key.
 _VARIABLE = demo.expect(
     "(?!sk_)(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}",
@@ -2453,12 +2414,9 @@ exit codes:
 
 def build_parser(script: str) -> demo.Parser:
     """Return the parser of all modes; `script` is typed so. Which options go with a mode is not checked."""
-    parser = demo.Parser(
-        prog=script,
-        usage="%(prog)s [--rehearse | --live | --inspect DIR] [OPTION]...",
-        description="Hand a task from one model to another, and keep the evidence.",
-        epilog=_EPILOG,
-    )
+    usage = "%(prog)s [--rehearse | --live | --inspect DIR] [OPTION]..."
+    about = "Hand a task from one model to another, and keep the evidence."
+    parser = demo.Parser(prog=script, usage=usage, description=about, epilog=_EPILOG)
     parser.add_argument("--version", action="store_true", help="show the version and end")
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--rehearse", action="store_true", help="do a run on loopback, and keep its folder")
@@ -2474,9 +2432,8 @@ def build_parser(script: str) -> demo.Parser:
 def _run(terminal: demo.Terminal, arguments: list[str], given: set[str]) -> int:
     _redact_keys(terminal, arguments)
     try:
-        options = build_parser(terminal.name).parse(
-            arguments, [*_OPTIONS, *_MODES, "--json", "--help", "--version"]
-        )
+        known = [*_OPTIONS, *_MODES, "--json", "--help", "--version"]
+        options = build_parser(terminal.name).parse(arguments, known)
     except demo.HelpAsked as asked:
         terminal.write_out(str(asked))
         return demo.EXIT_DONE
