@@ -49,6 +49,7 @@ Json = dict[str, Any]  # an object as it was parsed: a message, a request, a rec
 Rows = list[Json]
 Records = list[Json]  # of a ledger
 Findings = list[demo.Finding]
+Watch = Callable[[float], bool]  # is called with the seconds that have passed
 
 EXIT_FAILED = 4
 EXIT_UNCLEAR = 5
@@ -154,10 +155,8 @@ class EvidenceBroken(demo.Finding, Exception):
 class RunError(demo.HandoffError):
     """A run has no accepted answer, or its evidence does not hold; the evidence is kept."""
 
-    def __init__(self, exit_code: int, folder: str, end: str, records: Records, verdict: str = "") -> None:
-        self.exit_code = exit_code
-        self.verdict = verdict or _VERDICTS[exit_code]
-        self.cause = find_cause(records)
+    def __init__(self, exit_code: int, folder: str, end: str, records: Records, verdict: str) -> None:
+        self.exit_code, self.verdict, self.cause = exit_code, verdict, find_cause(records)
         what = f"the run in {demo.show(folder)}: {demo.show(end)}"
         super().__init__(what, *explain_end(self.verdict, records))
 
@@ -300,17 +299,30 @@ class Plan:
         self.facts = {**facts, "source_sha256": demo.digest_json(rows)} if rows else facts
 
 
+class Work(NamedTuple):
+    """A task, the digest of its file ("" for the built-in one), and the trusted source's rows if named."""
+
+    task: demo.Task
+    task_sha256: str = ""
+    rows: Rows | None = None
+
+
 FORMAT = 1  # of the evidence: to be raised with any change after which an older folder would not hold
-PLAN_FACTS = {
-    "version": str,  # of the program that did the run
-    "format": int,
-    # The digests are of the task's file, "" for the built-in task, and of the source's rows.
-    **dict.fromkeys(("task", "task_sha256"), str),
-    "prices": dict,  # in micro-dollars a token, by model: [input, output]
-    **dict.fromkeys(("endpoint", "sender", "receiver"), str),
-    **dict.fromkeys(("max_tokens", "timeout_seconds"), int),
-    "rehearsal": bool,
-    "source_sha256": str,
+_ANY_TEXT = "(?s).*"  # judged elsewhere
+_VERSION = r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}"
+# Each with its kind, and with the pattern that it has in every run.
+PLAN_FACTS: dict[str, tuple[type, str]] = {
+    "version": (str, _VERSION),  # of the program that did the run
+    "format": (int, "[1-9][0-9]*"),
+    "task": (str, _ANY_TEXT),
+    "task_sha256": (str, "([0-9a-f]{64})?"),  # of the task's file, "" for the built-in task
+    "prices": (dict, _ANY_TEXT),  # in micro-dollars a token, by model: [input, output]
+    "endpoint": (str, _ANY_TEXT),
+    **dict.fromkeys(("sender", "receiver"), (str, "[!-~]{1,200}")),
+    "max_tokens": (int, "[1-9][0-9]*"),
+    "timeout_seconds": (int, "[1-9][0-9]{0,4}"),
+    "rehearsal": (bool, _ANY_TEXT),
+    "source_sha256": (str, "[0-9a-f]{64}"),  # of the source's rows
 }
 
 
@@ -1003,18 +1015,13 @@ def _receive_bytes(stream: Any, body: bytearray, count: float) -> None:
 
 
 def send_request(
-    url: str,
-    key: Key,
-    data: bytes,
-    timeout_seconds: float,
-    is_interrupted: Callable[[float], bool] = lambda _: False,
+    url: str, key: Key, data: bytes, timeout_seconds: float, is_interrupted: Watch = lambda _: False
 ) -> Outcome:
     """Send one request, once, and return what came of it within the time limit in seconds.
 
-    `is_interrupted` is called ten times a second with the seconds that have passed, and ends the attempt
-    where it returns true. Certificates are verified, redirects are not followed, at most 4 MiB are
-    received, and the key is taken out of what came. The outcome says what broke; only bugs and
-    interrupts are raised.
+    `is_interrupted` is called ten times a second, and ends the attempt where it returns true. Certificates
+    are verified, redirects are not followed, at most 4 MiB are received, and the key is taken out of what
+    came. The outcome says what broke; only bugs and interrupts are raised.
     """
     attempt, headers = Attempt(), {"x-api-key": key.value, **HEADERS}
     thread = threading.Thread(target=attempt.run, args=(url, headers, data, timeout_seconds), daemon=True)
@@ -1235,7 +1242,7 @@ class Recorder:
         if not find_end(self.records):
             return []
         try:
-            inspector = Inspector(self.folder, plan.task, plan.facts["task_sha256"])
+            inspector = Inspector(self.folder, Work(plan.task, plan.facts["task_sha256"]))
             inspector.run()
             report = render_report(inspector).encode()
         except (demo.UnreadableError, MemoryError) as error:
@@ -1456,44 +1463,31 @@ def _build_handler(models: RehearsalModels) -> Any:
 # --- Inspecting a run: the same course again, against what is on disk ---------
 
 _MOST_CHARACTERS = 4_096  # of a text in the ledger that only the run could know
-_VERSION = r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}"
-_PLAN_PATTERNS = {
-    "version": _VERSION,
-    "format": "[1-9][0-9]*",
-    **dict.fromkeys(("sender", "receiver"), "[!-~]{1,200}"),
-    "max_tokens": "[1-9][0-9]*",
-    "timeout_seconds": "[1-9][0-9]{0,4}",
-    "source_sha256": "[0-9a-f]{64}",
-    "task_sha256": "([0-9a-f]{64})?",
-}
+_PRICE = r"\[[0-9]{1,9},[0-9]{1,9}\]"
 _REHEARSAL_URL = r"http://127\.0\.0\.1:[0-9]{1,5}/v1/messages"
+_NOT_PROVED = "the files agree with each other; that shows neither who made them nor that a model was asked"
+_OWN_ROWS = "it is judged on the rows recorded in it; name the trusted source with --source FILE"
+_BROKEN = (demo.EXIT_REJECTED, "the evidence does not hold", "broken")
 
 
 def find_plan_finding(facts: Json) -> str:
     """Return why no run begins with these facts, "" if one may."""
-    rehearsal = {"endpoint": _REHEARSAL_URL} if facts["rehearsal"] else {}
-    for name, pattern in {**_PLAN_PATTERNS, **rehearsal}.items():
-        if not re.fullmatch(pattern, str(facts[name])):
-            return f"observed {demo.describe(facts[name])} as {name}, which no run has"
+    patterns = {name: pattern for name, (_, pattern) in PLAN_FACTS.items()}
+    if facts["rehearsal"]:
+        patterns["endpoint"] = _REHEARSAL_URL
+    odd = [name for name, pattern in patterns.items() if not re.fullmatch(pattern, str(facts[name]))]
     prices, asked = facts["prices"], {facts["sender"], facts["receiver"]}
-    if not prices.keys() <= asked or not all(map(_is_price, prices.values())):
-        return f"observed {demo.describe(prices)} as prices, which no run has"
+    are_pairs = all(re.fullmatch(_PRICE, demo.render_json(price)) for price in prices.values())
+    if not prices.keys() <= asked or not are_pairs:
+        odd.append("prices")
+    if odd:
+        return f"observed {demo.describe(facts[odd[0]])} as {odd[0]}, which no run has"
     try:
-        if not rehearsal and facts["endpoint"] != ENDPOINT:
+        if not facts["rehearsal"]:
             check_endpoint(facts["endpoint"])
     except demo.RefusedError as error:
         return error.what
     return ""
-
-
-def _is_price(price: Any) -> bool:
-    rates = price if type(price) is list else []
-    return len(rates) == 2 and all(type(rate) is int and 0 <= rate <= _MOST_COUNT for rate in rates)
-
-
-_NOT_PROVED = "the files agree with each other; that shows neither who made them nor that a model was asked"
-_OWN_ROWS = "it is judged on the rows recorded in it; name the trusted source with --source FILE"
-_BROKEN = (demo.EXIT_REJECTED, "the evidence does not hold", "broken")
 
 
 class Inspector:
@@ -1504,8 +1498,8 @@ class Inspector:
     times, HTTP statuses, request ids, what broke. Raises UnreadableError for a file that cannot be read.
     """
 
-    def __init__(self, folder: str, task: demo.Task, task_sha256: str) -> None:
-        self._folder, self._task, self._task_sha256 = folder, task, task_sha256
+    def __init__(self, folder: str, work: Work) -> None:
+        self._folder, self._task, self._work = folder, work.task, work
         self.checks: list[str] = []
         self.findings: Findings = []
         self.notes: list[str] = []
@@ -1555,14 +1549,14 @@ class Inspector:
         more = f"; and {len(findings) - 1:,} more" if len(findings) > 1 else ""
         self._add(f"{name} {findings[0].path}", findings[0].message + more, **findings[0].values)
 
-    def run(self, rows: Rows | None = None) -> None:
+    def run(self) -> None:
         """Take the run's course again, and compare every file and record with what it must have left.
 
-        `rows` is the trusted source; without it a run on another source than the task's own is judged
-        on the rows that are recorded in it, with a note. Raises UnreadableError for another task's run.
+        Without a trusted source a run on another source than the task's own is judged on the rows that are
+        recorded in it, with a note. Raises UnreadableError for another task's run.
         """
         try:
-            self.plan = self._read_plan(rows)
+            self.plan = self._read_plan()
             code, end = carry_out(self, self.plan)
             self.closed = True
         except EvidenceEnds:
@@ -1578,13 +1572,13 @@ class Inspector:
                 self.exit_code = EXIT_FAILED
             self.checks += [f"{LEDGER}: {FILES[LEDGER]}"] if self.records else []
 
-    def _read_plan(self, rows: Rows | None) -> Plan:
+    def _read_plan(self) -> Plan:
         """Return the plan of which the ledger's first record says the facts."""
         if self.files[LEDGER] is None and any(self.files.values()):
             raise EvidenceBroken(LEDGER, "it is missing")
         first = self._next_record()
         self._check_format(first)
-        facts = self._take_facts(first, PLAN_FACTS)
+        facts = self._take_facts(first, {name: kind for name, (kind, _) in PLAN_FACTS.items()})
         if len(facts) < len(PLAN_FACTS):
             missing = ", ".join(name for name in PLAN_FACTS if name not in facts)
             raise EvidenceBroken(self._line(), f"observed no {missing}, expected all that a run begins with")
@@ -1598,7 +1592,7 @@ class Inspector:
             changed = [model for model in now if then.get(model) != now[model]]
             words = "price of {}: {} in the run's own record, which counts; {} in today's table"
             self.notes += [words.format(model, then.get(model, "none"), now[model]) for model in changed]
-        if facts["task_sha256"] != self._task_sha256:
+        if facts["task_sha256"] != self._work.task_sha256:
             what, next_step = "the run's task is the built-in one", "leave --task out"
             if facts["task_sha256"]:
                 what = f"the run's task is a file with the digest {facts['task_sha256']}"
@@ -1607,7 +1601,7 @@ class Inspector:
         if facts["task"] != self._task.name:
             message = demo.describe_pair(facts["task"], self._task.name)
             raise EvidenceBroken(f"{self._line()} task", message)
-        return self._build_plan(facts, rows)
+        return self._build_plan(facts)
 
     def _check_format(self, first: Json) -> None:
         """Raise UnreadableError where a whole first record is that of a version which is not known here."""
@@ -1625,8 +1619,9 @@ class Inspector:
             fault = f"version {version} wrote it in format {number}, this version reads up to {FORMAT}"
             raise demo.UnreadableError(self._folder, fault, f"read it with version {version} or a later one")
 
-    def _build_plan(self, facts: Json, rows: Rows | None) -> Plan:
+    def _build_plan(self, facts: Json) -> Plan:
         """Return the plan with the trusted rows, else with the task's own, else with the recorded ones."""
+        rows = self._work.rows
         if rows is None and facts["source_sha256"] == demo.digest_json(self._task.source):
             rows = self._task.source
         if rows:
@@ -1793,12 +1788,9 @@ def end_early(record: Json, records: Records) -> None:
         raise RunEnded(code, why)
 
 
-def inspect_run(
-    folder: str, task: demo.Task = demo.DEMO, task_sha256: str = "", rows: Rows | None = None
-) -> Inspector:
+def inspect_run(folder: str, work: Work) -> Inspector:
     """Return the Inspector that has judged an evidence folder again, from its files alone.
 
-    `task_sha256` is the digest of the task's file; `rows` is the trusted source, see Inspector.run.
     Raises UnreadableError for a folder that cannot be read, or that is not one of a run of the task.
     """
     try:
@@ -1809,9 +1801,9 @@ def inspect_run(
     if strangers == names and not all(name.endswith(".part") for name in names):
         raise demo.UnreadableError(folder, "it does not hold a file of a run", "name a run's folder")
     # 1. Read every file of a run, and follow no link.
-    inspector = Inspector(folder, task, task_sha256)
+    inspector = Inspector(folder, work)
     # 2. Take the run's course again; compare every file, every record, and the chain of their digests.
-    inspector.run(rows)
+    inspector.run()
     end = inspector.end
     # 3. The report must be the one of this run, and nothing may be left over.
     if inspector.closed and not inspector.findings:
@@ -1872,20 +1864,6 @@ def render_table(records: Records, default: str = "not planned") -> str:
     if end := find_end(records):
         table.append(("together", "", "", "", "", end["cost_usd"]))
     return "\n".join("{:20} {:20} {:11} {:>10} {:>5} {:>9}".format(*line).rstrip() for line in table)
-
-
-def render_end(end: str, records: Records) -> str:
-    """Return the end of a run in words, which say so where it was a rehearsal."""
-    return f"{end} (rehearsal: no model answered)" if is_rehearsal(records) else end
-
-
-def list_run(folder: str, verdict: str, records: Records, default: str = "not planned") -> Json:
-    """Return what --json shows of a run beside its end and its notes; `default` is as for list_requests."""
-    why, next_step = explain_end(verdict, records)
-    states = {name: facts["state"] for name, facts in list_requests(records, default).items()}
-    cost = find_end(records).get("cost_usd", "unknown")
-    facts = {"folder": folder, "rehearsal": is_rehearsal(records), "requests": states, "cost_usd": cost}
-    return {"why": why, "next": next_step, **facts}
 
 
 def list_warnings(records: Records) -> list[str]:
@@ -2142,23 +2120,42 @@ def _run_and_report(
         terminal.write_err(announcement)
         code, end, missing = _run_and_close(recorder, plan)
     except EvidenceError as error:  # not even the ledger could be begun
-        raise RunError(EXIT_FAILED, folder, str(error), []) from error
+        raise RunError(EXIT_FAILED, folder, str(error), [], "failed") from error
     finally:
         os.umask(umask)
-    records, verdict = recorder.records, _VERDICTS[code]
-    end = render_end(end, records)
     if kept:
-        report = os.path.join(folder, REPORT)
-        terminal.write_err(f"evidence: {demo.show(folder)}, to be read: {demo.show(report)}")
+        page = os.path.join(folder, REPORT)
+        terminal.write_err(f"evidence: {demo.show(folder)}, to be read: {demo.show(page)}")
         terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.quote(folder)}")
+    report = demo.Report(code, _VERDICTS[code], end, facts={"missing": missing})
+    return _show_run(terminal, folder, report, recorder.records)
+
+
+def _show_run(terminal: demo.Terminal, folder: str, report: demo.Report, records: Records) -> int:
+    """Show a run, and return its exit code: its table, what is to be read, its end; or all as one object."""
+    code, end, facts = report.exit_code, report.what, report.facts
+    end += " (rehearsal: no model answered)" if is_rehearsal(records) else ""
+    default = "unknown" if report.findings else "not planned"
+    warnings = list_warnings(records)
     if terminal.as_json:
-        facts = {**list_run(folder, verdict, records), "missing": missing}
-        return terminal.say(demo.Report(code, verdict, end, notes=list_warnings(records), facts=facts))
-    for line in (*list_warnings(records), *(f"missing: {fault}" for fault in missing)):
+        why, next_step = explain_end(report.verdict, records)
+        known: Json = {"why": why, "next": next_step, "folder": folder, "rehearsal": is_rehearsal(records)}
+        requests = list_requests(records, default)
+        known.update(requests={name: asked["state"] for name, asked in requests.items()})
+        known.update(cost_usd=find_end(records).get("cost_usd", "unknown"), **facts)
+        return terminal.say(report._replace(what=end, notes=[*warnings, *report.notes], facts=known))
+    terminal.write_out(render_table(records, default))
+    for check in facts.get("checks", ()):
+        terminal.write_out(f"ok: {check}")
+    missing = [f"missing: {fault}" for fault in facts.get("missing", ())]
+    for line in (*warnings, *missing, *(f"note: {note}" for note in report.notes)):
         terminal.write_err(line, "yellow")
-    terminal.write_out(render_table(records))
+    for finding in report.findings:
+        terminal.write_err(str(finding), "red")
+    for limit in facts.get("limits", ()):
+        terminal.write_out(limit)
     if code != demo.EXIT_DONE:
-        raise RunError(code, folder, end, records)
+        raise RunError(code, folder, end, records, report.verdict)
     terminal.write_out(end, "green")
     return code
 
@@ -2231,7 +2228,7 @@ def _run_rehearsal(terminal: demo.Terminal, options: Namespace, work: Work, temp
         what = f"the rehearsal cannot listen: {demo.explain(error)}"
         raise demo.RefusedError(what, why, _MENDS["loopback"]) from error
     try:
-        plan = _build_plan(terminal, options, work, server.url, rehearsal=True)
+        plan = _build_plan(terminal, options, work, server.url)
         announcement = f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid"
         overlong = explain_overlong(plan)
         if overlong:
@@ -2254,7 +2251,7 @@ def _run_checks(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
         with tempfile.TemporaryDirectory() as folder:
             run = os.path.join(folder, "run")
             _run_rehearsal(terminal, options, work, run)
-            inspector = inspect_run(run, work.task, work.task_sha256, rows)
+            inspector = inspect_run(run, work._replace(rows=rows))
     except RunError as error:
         again = "do it again with --rehearse, which keeps the folder"
         error.next_step = _MENDS["loopback"] if error.cause == "loopback" else again
@@ -2274,36 +2271,17 @@ def _run_inspection(terminal: demo.Terminal, options: Namespace, work: Work) -> 
     if page and os.path.realpath(os.path.dirname(page) or ".") == os.path.realpath(folder):
         why = "a run's folder is evidence, and nothing is added to it"
         raise demo.RefusedError(f"{demo.show(page)} is in the run's folder", why, "name a file elsewhere")
-    inspector = inspect_run(folder, *work)
+    inspector = inspect_run(folder, work)
     if page:
-        report = render_report(inspector, _lead_to(folder, page), inspector.notes)
-        demo.write_new_files({page: terminal.redact(report).encode()})
+        text = render_report(inspector, _lead_to(folder, page), inspector.notes)
+        demo.write_new_files({page: terminal.redact(text).encode()})
         terminal.write_err(f"wrote {demo.show(page)}")
-    code, records, limits = (
-        inspector.exit_code,
-        inspector.records,
-        inspector.list_limits(bool(options.source)),
-    )
-    end, warnings = render_end(inspector.end, records), list_warnings(records)
-    if terminal.as_json:
-        facts = list_run(folder, inspector.verdict, records, inspector.default_state)
-        facts.update(source="recorded" if _OWN_ROWS in limits else "trusted", limits=limits)
-        facts.update(checks=inspector.checks, records=records)
-        notes = [*warnings, *inspector.notes]
-        return terminal.say(demo.Report(code, inspector.verdict, end, inspector.findings, notes, facts))
-    terminal.write_out(render_table(records, inspector.default_state))
-    for check in inspector.checks:
-        terminal.write_out(f"ok: {check}")
-    for line in (*warnings, *(f"note: {note}" for note in inspector.notes)):
-        terminal.write_err(line, "yellow")
-    for finding in inspector.findings:
-        terminal.write_err(str(finding), "red")
-    for limit in limits:
-        terminal.write_out(limit)
-    if code != demo.EXIT_DONE:
-        raise RunError(code, folder, end, records, inspector.verdict)
-    terminal.write_out(end, "green")
-    return code
+    limits = inspector.list_limits(bool(options.source))
+    facts: Json = {"source": "recorded" if _OWN_ROWS in limits else "trusted", "limits": limits}
+    facts.update(checks=inspector.checks, records=inspector.records)
+    ending = (inspector.exit_code, inspector.verdict, inspector.end)
+    report = demo.Report(*ending, inspector.findings, inspector.notes, facts)
+    return _show_run(terminal, folder, report, inspector.records)
 
 
 def _lead_to(folder: str, page: str) -> str:
@@ -2317,35 +2295,12 @@ def _lead_to(folder: str, page: str) -> str:
     return f"./{urllib.parse.quote(os.fsencode(way))}/"
 
 
-class Work(NamedTuple):
-    """What the command line says about the work: the task, its file's digest, the source's rows if named."""
-
-    task: demo.Task
-    task_sha256: str
-    rows: Rows | None
-
-
-def _load_work(options: Namespace) -> Work:
-    task, task_sha256 = demo.load_task(options.task) if options.task else (demo.DEMO, "")
-    return Work(task, task_sha256, demo.read_source(task, options.source) if options.source else None)
-
-
-def _build_plan(
-    terminal: demo.Terminal, options: Namespace, work: Work, endpoint: str, rehearsal: bool = False
-) -> Plan:
-    facts = {
-        "version": demo.VERSION,
-        "format": FORMAT,
-        "task": work.task.name,
-        "task_sha256": work.task_sha256,
-        "prices": list_prices(options.sender, options.receiver),
-        "endpoint": endpoint,
-        "sender": options.sender,
-        "receiver": options.receiver,
-        "max_tokens": int(options.max_tokens),
-        "timeout_seconds": int(options.timeout),
-        "rehearsal": rehearsal,
-    }
+def _build_plan(terminal: demo.Terminal, options: Namespace, work: Work, endpoint: str) -> Plan:
+    facts: Json = {"version": demo.VERSION, "format": FORMAT}
+    facts.update(task=work.task.name, task_sha256=work.task_sha256)
+    facts.update(prices=list_prices(options.sender, options.receiver), endpoint=endpoint)
+    facts.update(sender=options.sender, receiver=options.receiver, max_tokens=int(options.max_tokens))
+    facts.update(timeout_seconds=int(options.timeout), rehearsal=not options.live)
     plan = Plan(work.task, work.rows or work.task.source, facts)
     oversize = explain_oversize(plan)
     if oversize:
@@ -2444,7 +2399,9 @@ def _run(terminal: demo.Terminal, arguments: list[str], given: set[str]) -> int:
             raise demo.UsageError(f"{name} does not go with {mode}", terminal.name)
     _refuse_key_in(terminal, "\n".join(map(str, vars(options).values())))
     options.given = given
-    return run(terminal, options, _load_work(options))
+    task, task_sha256 = demo.load_task(options.task) if options.task else (demo.DEMO, "")
+    rows = demo.read_source(task, options.source) if options.source else None
+    return run(terminal, options, Work(task, task_sha256, rows))
 
 
 def main(argv: list[str] | None = None) -> int:
