@@ -173,9 +173,12 @@ def explain_end(verdict: str, records: Records) -> tuple[str, str]:
 
 # The list price in dollars a million tokens, which is micro-dollars a token: (input, output).
 PRICES_MICRO_USD = {
-    **dict.fromkeys(("anthropic/claude-fable-5.2", "claude-fable-5-2"), (8, 40)),
-    **dict.fromkeys(("anthropic/claude-fable-5.1", "claude-fable-5-1"), (10, 50)),
-    **dict.fromkeys(("anthropic/claude-opus-5.5", "claude-opus-5-5"), (4, 20)),
+    "anthropic/claude-fable-5.2": (8, 40),
+    "anthropic/claude-fable-5.1": (10, 50),
+    "anthropic/claude-opus-5.5": (4, 20),
+    "claude-fable-5-2": (8, 40),
+    "claude-fable-5-1": (10, 50),
+    "claude-opus-5-5": (4, 20),
 }
 _TOKEN_FIELDS = ("input_tokens", "output_tokens")
 _CACHE_FIELDS = ("cache_creation_input_tokens", "cache_read_input_tokens")
@@ -246,11 +249,6 @@ def render_usd(micro_usd: int | None) -> str:
     return "unknown" if micro_usd is None else f"{micro_usd // 10**6}.{micro_usd % 10**6:06}"
 
 
-def parse_usd(text: str) -> int | None:
-    """Return the micro-dollars that render_usd wrote. Raises ValueError for other texts."""
-    return None if text == "unknown" else int(text.replace(".", ""))
-
-
 def add_costs(costs: Sequence[int | None]) -> int | None:
     """Return costs together; None if one of them is unknown."""
     return None if None in costs else sum(cost or 0 for cost in costs)
@@ -269,6 +267,23 @@ def compute_cost_per_accepted(costs: list[int | None], accepted: int) -> tuple[i
 # --- The three requests; all of it is pure -----------------------------------
 
 RUN = "run"
+FORMAT = 1  # of the evidence: to be raised with any change after which an older folder would not hold
+_ANY_TEXT = "(?s).*"  # judged elsewhere
+_VERSION = r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}"
+# Each with its kind, and with the pattern that it has in every run.
+PLAN_FACTS: dict[str, tuple[type, str]] = {
+    "version": (str, _VERSION),  # of the program that did the run
+    "format": (int, "[1-9][0-9]*"),
+    "task": (str, _ANY_TEXT),
+    "task_sha256": (str, "([0-9a-f]{64})?"),  # of the task's file, "" for the built-in task
+    "prices": (dict, _ANY_TEXT),  # in micro-dollars a token, by model: [input, output]
+    "endpoint": (str, _ANY_TEXT),
+    **dict.fromkeys(("sender", "receiver"), (str, "[!-~]{1,200}")),
+    "max_tokens": (int, "[1-9][0-9]*"),
+    "timeout_seconds": (int, "[1-9][0-9]{0,4}"),
+    "rehearsal": (bool, _ANY_TEXT),
+    "source_sha256": (str, "[0-9a-f]{64}"),  # of the source's rows
+}
 
 
 class Step(NamedTuple):
@@ -305,25 +320,6 @@ class Work(NamedTuple):
     task: demo.Task
     task_sha256: str = ""
     rows: Rows | None = None
-
-
-FORMAT = 1  # of the evidence: to be raised with any change after which an older folder would not hold
-_ANY_TEXT = "(?s).*"  # judged elsewhere
-_VERSION = r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}"
-# Each with its kind, and with the pattern that it has in every run.
-PLAN_FACTS: dict[str, tuple[type, str]] = {
-    "version": (str, _VERSION),  # of the program that did the run
-    "format": (int, "[1-9][0-9]*"),
-    "task": (str, _ANY_TEXT),
-    "task_sha256": (str, "([0-9a-f]{64})?"),  # of the task's file, "" for the built-in task
-    "prices": (dict, _ANY_TEXT),  # in micro-dollars a token, by model: [input, output]
-    "endpoint": (str, _ANY_TEXT),
-    **dict.fromkeys(("sender", "receiver"), (str, "[!-~]{1,200}")),
-    "max_tokens": (int, "[1-9][0-9]*"),
-    "timeout_seconds": (int, "[1-9][0-9]{0,4}"),
-    "rehearsal": (bool, _ANY_TEXT),
-    "source_sha256": (str, "[0-9a-f]{64}"),  # of the source's rows
-}
 
 
 def build_tool_request(plan: Plan) -> Json:
@@ -385,15 +381,16 @@ def explain_overlong(plan: Plan) -> str:
     return said if tokens > limit else ""
 
 
-def explain_oversize(plan: Plan) -> str:
-    """Return why the right answer is larger than any reply that is read, or ""."""
+def check_size(plan: Plan) -> None:
+    """Raise RefusedError where the right answer is larger than any reply that is read."""
     reply = encode_json(demo.render_json(plan.task.build_answer(plan.rows)))  # a reply holds it as a string
     sizes = {"bytes": (len(reply), REPLY_LIMIT_BYTES), "items": (count_items(reply), REPLY_LIMIT_ITEMS)}
     for unit, (size, limit) in sizes.items():
         most = limit - 4_096  # leaves room for the rest of a reply
         if size > most:
-            return f"{_name_answer(plan)} takes {size:,} {unit}, at most {most:,} are read"
-    return ""
+            what = f"{_name_answer(plan)} takes {size:,} {unit}, at most {most:,} are read"
+            why = "a longer reply is cut off there, so that no server can exhaust this machine"
+            raise demo.RefusedError(what, why, "hand over less at once")
 
 
 def _name_answer(plan: Plan) -> str:
@@ -584,8 +581,9 @@ def sum_costs(records: Records) -> int | None:
 
     The cost of an unclear request is unknown, because it may have been billed.
     """
-    costs = [parse_usd(record["cost_usd"]) for record in records if "cost_usd" in record]
-    return None if is_unclear(records) else add_costs(costs)
+    costs = [record["cost_usd"] for record in records if "cost_usd" in record]  # as render_usd wrote them
+    is_known = "unknown" not in costs and not is_unclear(records)
+    return sum(int(cost.replace(".", "")) for cost in costs) if is_known else None
 
 
 def is_rehearsal(records: Records) -> bool:
@@ -1470,26 +1468,6 @@ _OWN_ROWS = "it is judged on the rows recorded in it; name the trusted source wi
 _BROKEN = (demo.EXIT_REJECTED, "the evidence does not hold", "broken")
 
 
-def find_plan_finding(facts: Json) -> str:
-    """Return why no run begins with these facts, "" if one may."""
-    patterns = {name: pattern for name, (_, pattern) in PLAN_FACTS.items()}
-    if facts["rehearsal"]:
-        patterns["endpoint"] = _REHEARSAL_URL
-    odd = [name for name, pattern in patterns.items() if not re.fullmatch(pattern, str(facts[name]))]
-    prices, asked = facts["prices"], {facts["sender"], facts["receiver"]}
-    are_pairs = all(re.fullmatch(_PRICE, demo.render_json(price)) for price in prices.values())
-    if not prices.keys() <= asked or not are_pairs:
-        odd.append("prices")
-    if odd:
-        return f"observed {demo.describe(facts[odd[0]])} as {odd[0]}, which no run has"
-    try:
-        if not facts["rehearsal"]:
-            check_endpoint(facts["endpoint"])
-    except demo.RefusedError as error:
-        return error.what
-    return ""
-
-
 class Inspector:
     """A run's evidence as it is read again: each call is compared with what the run has left.
 
@@ -1517,11 +1495,6 @@ class Inspector:
         *self._lines, rest = (self.files[LEDGER] or b"").split(b"\n")
         if rest:
             self.notes.append(f"{LEDGER}: its last line was cut while it was written, and is left out")
-
-    @property
-    def default_state(self) -> str:
-        """The state of a request without a record."""
-        return "unknown" if self.findings else "not planned"
 
     def list_limits(self, is_source_named: bool = False) -> list[str]:
         """Return what the verdict does not show; `is_source_named` tells whether --source gave its rows."""
@@ -1582,9 +1555,7 @@ class Inspector:
         if len(facts) < len(PLAN_FACTS):
             missing = ", ".join(name for name in PLAN_FACTS if name not in facts)
             raise EvidenceBroken(self._line(), f"observed no {missing}, expected all that a run begins with")
-        finding = find_plan_finding(facts)
-        if finding:
-            raise EvidenceBroken(self._line(), finding)
+        self._check_facts(facts)
         if facts["rehearsal"]:
             self.notes.append("this was a rehearsal on loopback: no model answered, and nothing was paid")
         else:
@@ -1602,6 +1573,24 @@ class Inspector:
             message = demo.describe_pair(facts["task"], self._task.name)
             raise EvidenceBroken(f"{self._line()} task", message)
         return self._build_plan(facts)
+
+    def _check_facts(self, facts: Json) -> None:
+        """Raise EvidenceBroken where no run begins with these facts."""
+        patterns = {name: pattern for name, (_, pattern) in PLAN_FACTS.items()}
+        if facts["rehearsal"]:
+            patterns["endpoint"] = _REHEARSAL_URL
+        odd = [name for name, pattern in patterns.items() if not re.fullmatch(pattern, str(facts[name]))]
+        prices, asked = facts["prices"], {facts["sender"], facts["receiver"]}
+        are_pairs = all(re.fullmatch(_PRICE, demo.render_json(price)) for price in prices.values())
+        odd += [] if are_pairs and prices.keys() <= asked else ["prices"]
+        if odd:
+            observed = f"observed {demo.describe(facts[odd[0]])} as {odd[0]}"
+            raise EvidenceBroken(self._line(), f"{observed}, which no run has")
+        try:
+            if not facts["rehearsal"]:
+                check_endpoint(facts["endpoint"])
+        except demo.RefusedError as error:
+            raise EvidenceBroken(self._line(), error.what) from error
 
     def _check_format(self, first: Json) -> None:
         """Raise UnreadableError where a whole first record is that of a version which is not known here."""
@@ -1824,16 +1813,16 @@ def inspect_run(folder: str, work: Work) -> Inspector:
 # --- What a person sees of a run; all of it is pure --------------------------
 
 
-def list_requests(records: Records, default: str = "not planned") -> dict[str, Json]:
+def list_requests(records: Records, holds: bool = True) -> dict[str, Json]:
     """Return what records say about each of the three requests: {operation: {name: fact, or None}}.
 
-    The names are for a person to read; `default` is the state of a request without a record.
+    The names are for a person to read; `holds` is whether a request without a record was not planned.
     """
     last = {record["operation_id"]: record for record in records}
     sent = {record["operation_id"]: record["time"] for record in records if record["state"] == IN_FLIGHT}
     requests = {}
     for step in STEPS:
-        record = last.get(step.operation_id, {"state": default})
+        record = last.get(step.operation_id, {"state": "not planned" if holds else "unknown"})
         usage, elapsed = record.get("usage"), record.get("elapsed_milliseconds")
         tokens = "/".join(str(usage.get(name, "?")) for name in _TOKEN_FIELDS) if usage else "unknown"
         requests[step.operation_id] = {
@@ -1852,11 +1841,11 @@ def list_requests(records: Records, default: str = "not planned") -> dict[str, J
     return requests
 
 
-def render_table(records: Records, default: str = "not planned") -> str:
+def render_table(records: Records, holds: bool) -> str:
     """Return a run's requests as a table, in 80 columns unless a figure is unusually long."""
     head = "request (rehearsal)" if is_rehearsal(records) else "request"
     table = [(head, "model", "state", "tokens", "s", "cost")]
-    for operation_id, facts in list_requests(records, default).items():
+    for operation_id, facts in list_requests(records, holds).items():
         model = demo.show(facts["model asked"] or "-").rpartition("/")[2]
         model = model if len(model) <= 20 else f"{model[:19]}~"
         figures = [facts[name] or "-" for name in ("tokens in/out", "seconds", "dollars")]
@@ -2011,7 +2000,7 @@ def _render_way(inspector: Inspector) -> str:
 def _render_requests(inspector: Inspector, base: str) -> str:
     """Return a card for each request: what was asked, what came back, what it cost."""
     cards = ""
-    requests = list_requests(inspector.records, inspector.default_state)
+    requests = list_requests(inspector.records, not inspector.findings)
     for step, facts in zip(STEPS, requests.values()):
         state = facts.pop("state")
         names = (step.request_file, step.response_file)
@@ -2135,16 +2124,15 @@ def _show_run(terminal: demo.Terminal, folder: str, report: demo.Report, records
     """Show a run, and return its exit code: its table, what is to be read, its end; or all as one object."""
     code, end, facts = report.exit_code, report.what, report.facts
     end += " (rehearsal: no model answered)" if is_rehearsal(records) else ""
-    default = "unknown" if report.findings else "not planned"
     warnings = list_warnings(records)
     if terminal.as_json:
         why, next_step = explain_end(report.verdict, records)
         known: Json = {"why": why, "next": next_step, "folder": folder, "rehearsal": is_rehearsal(records)}
-        requests = list_requests(records, default)
+        requests = list_requests(records, not report.findings)
         known.update(requests={name: asked["state"] for name, asked in requests.items()})
         known.update(cost_usd=find_end(records).get("cost_usd", "unknown"), **facts)
         return terminal.say(report._replace(what=end, notes=[*warnings, *report.notes], facts=known))
-    terminal.write_out(render_table(records, default))
+    terminal.write_out(render_table(records, not report.findings))
     for check in facts.get("checks", ()):
         terminal.write_out(f"ok: {check}")
     missing = [f"missing: {fault}" for fault in facts.get("missing", ())]
@@ -2302,10 +2290,7 @@ def _build_plan(terminal: demo.Terminal, options: Namespace, work: Work, endpoin
     facts.update(sender=options.sender, receiver=options.receiver, max_tokens=int(options.max_tokens))
     facts.update(timeout_seconds=int(options.timeout), rehearsal=not options.live)
     plan = Plan(work.task, work.rows or work.task.source, facts)
-    oversize = explain_oversize(plan)
-    if oversize:
-        why = "a longer reply is cut off there, so that no server can exhaust this machine"
-        raise demo.RefusedError(oversize, why, "hand over less at once")
+    check_size(plan)
     # What is sent and stored of the task and its source must not hold a key either.
     _refuse_key_in(terminal, demo.render_json([build_tool_request(plan), _render_plan_handoff(plan)]))
     return plan
@@ -2321,10 +2306,8 @@ _ANY = demo.expect("(?s).+", "a value")
 _PAGE = demo.expect("(?s)(?!-$).+", "the name of a new file")
 _SECONDS = demo.expect("[1-9][0-9]{0,4}", "a whole number from 1 to 99999")
 # A long name without an underscore, or one that begins like a key, may be a key.
-_VARIABLE = demo.expect(
-    "(?!sk_)(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}",
-    "the name of an environment variable, not its value",
-)
+_NAME = "(?!sk_)(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}"
+_VARIABLE = demo.expect(_NAME, "the name of an environment variable, not its value")
 # Every option with a value: the word for it, what it must be, help, default.
 _OPTIONS: dict[str, tuple[str, Callable[[str], str], str, str | None]] = {
     "--task": ("FILE", _ANY, "a Python file that defines TASK, if not the demo's", None),
