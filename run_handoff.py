@@ -49,17 +49,14 @@ Json = dict[str, Any]  # an object as it was parsed: a message, a request, a rec
 Rows = list[Json]
 Records = list[Json]  # of a ledger
 Findings = list[demo.Finding]
-Watch = Callable[[float], bool]  # is called with the seconds that have passed
+Watch = Callable[[float], bool]  # takes the seconds that have passed
 
-EXIT_FAILED = 4
-EXIT_UNCLEAR = 5
+EXIT_FAILED, EXIT_UNCLEAR = 4, 5
 
 ENDPOINT = "https://api.ofox.ai/anthropic/v1/messages"
 SENDER_MODEL = "anthropic/claude-fable-5.2"
 KEY_ENVIRONMENT = "OFOX_API_KEY"
-LEDGER = "ledger.jsonl"
-REPORT = "report.html"
-SUMS = "SHA256SUMS"
+LEDGER, REPORT, SUMS = "ledger.jsonl", "report.html", "SHA256SUMS"
 HEADERS = {
     "anthropic-version": "2023-06-01",
     "content-type": "application/json",
@@ -67,15 +64,13 @@ HEADERS = {
     "user-agent": "run_handoff.py",
 }
 KEY_MARK = "[key removed]"  # replaces a key
-TIMEOUT_SECONDS = 180
 HEAD_LIMIT_BYTES = 2 * 65_536  # of a reply's status line and headers
 REPLY_LIMIT_BYTES = 4 * 2**20
 REPLY_LIMIT_ITEMS = 100_000  # a parsed item takes up to 250 bytes of memory, its text as few as 2
 
 # --- Errors ------------------------------------------------------------------
 
-INTERRUPTED = "interrupted"
-OTHER = "other"
+INTERRUPTED, OTHER = "interrupted", "other"
 _NEW_RUN = "start a new run in a new folder, see --out"
 # What mends the cause of a failed run, by its code.
 _MENDS = {
@@ -111,10 +106,7 @@ _ENDS = {
     ),
     "interrupted": ("Ctrl-C was pressed", _NEW_RUN),
 }
-_REHEARSED = (
-    "a rehearsal asks no model, and costs nothing",
-    "do it again with --rehearse and a new --out DIR",
-)
+_REHEARSED = "a rehearsal asks no model, and costs nothing", "do it again with --rehearse and a new --out DIR"
 _VERDICTS = {
     demo.EXIT_DONE: "accepted",
     demo.EXIT_REJECTED: "rejected",
@@ -412,9 +404,8 @@ def estimate_ceiling(plan: Plan) -> int | None:
     limit = plan.facts["max_tokens"]
     first = len(encode_json(build_tool_request(plan)))
     second = first + limit + len(demo.canonical_json(plan.rows))
-    third = len(_render_plan_handoff(plan).encode())
     costs: list[int | None] = []
-    for step, size in zip(STEPS, (first, second, third)):
+    for step, size in zip(STEPS, (first, second, len(_render_plan_handoff(plan).encode()))):
         price = plan.facts["prices"].get(plan.facts[step.asks])
         costs.append(None if price is None else (size + 1_000) * price[0] + limit * price[1])
     return add_costs(costs)
@@ -422,11 +413,8 @@ def estimate_ceiling(plan: Plan) -> int | None:
 
 # --- What became of a request; all of it is pure -----------------------------
 
-PLANNED = "planned"
-IN_FLIGHT = "in_flight"
-CONFIRMED = "confirmed"
-FAILED = "failed"
-UNCLEAR = "unclear"
+PLANNED, IN_FLIGHT = "planned", "in_flight"
+CONFIRMED, FAILED, UNCLEAR = "confirmed", "failed", "unclear"  # the ends of a request
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 # Before any work. Another status from 400 to 499, such as 408, 409 or 499, may come after it.
@@ -456,8 +444,7 @@ class Outcome(NamedTuple):
     @property
     def facts(self) -> Json:
         """What the ledger says: the fields that are known and not as usual, and the body's digest."""
-        usual = self._field_defaults
-        facts = {name: fact for name, fact in self._asdict().items() if fact != usual[name]}
+        facts = {name: fact for name, fact in self._asdict().items() if fact != self._field_defaults[name]}
         if facts.pop("body", None) is not None:
             facts["response_sha256"] = demo.digest_bytes(self.body or b"")
         return facts
@@ -681,8 +668,7 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
         except EvidenceError as error:  # nothing is done with a reply that is not on disk
             names = ("interrupted", "request_id", "request_id_header", "elapsed_milliseconds")
             kept = {name: getattr(outcome, name) for name in names}
-            finding = f"HTTP {outcome.http_status} came, but {error}"
-            outcome = Outcome(began=True, finding=finding, **kept)
+            outcome = Outcome(began=True, finding=f"HTTP {outcome.http_status} came, but {error}", **kept)
     state, why, message = judge_outcome(outcome)
     if state != CONFIRMED:
         evidence.record(operation_id, state, **outcome.facts, why=why)
@@ -1061,7 +1047,9 @@ def _build_outcome(attempt: Attempt, key: Key, interrupted: bool, elapsed_millis
     reply, unfit = _parse_reply(kept)
     if not is_decoded and encoding not in ("", "identity") and attempt.http_status == 200 and unfit:
         finding = finding or f"the reply has the encoding {encoding!r}, which was not asked for"
-    if _holds_in_pieces(reply, unfit, key) or (not is_decoded and key.remove_from(text) != text):
+    blocks = [] if unfit else [block for block in reply["content"] if block["type"] == "text"]
+    joined = "".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
+    if key.remove_from_text(joined) != joined or (not is_decoded and key.remove_from(text) != text):
         kept, finding = KEY_MARK.encode(), finding or "its text held the key in pieces: it is not kept"
     request_id, id_header = _find_request_id(reply, attempt.headers)
     return Outcome(
@@ -1084,19 +1072,11 @@ def _build_outcome(attempt: Attempt, key: Key, interrupted: bool, elapsed_millis
 def _find_request_id(reply: Any, headers: Any) -> tuple[str, str]:
     """Return the id of a request, and the header that holds it; one in the body has none."""
     for name in _REQUEST_ID_HEADERS:
-        first = (headers.get(name) or "").strip() if headers else ""
-        if first:
+        if first := (headers.get(name) or "").strip() if headers else "":
             return first, name
     places = [reply, reply.get("error")] if isinstance(reply, dict) else []
     found = [place.get(name) for place in places if isinstance(place, dict) for name in _REQUEST_ID_FIELDS]
     return next((text for text in found if isinstance(text, str)), ""), ""
-
-
-def _holds_in_pieces(reply: Any, unfit: str, key: Key) -> bool:
-    """Return whether the texts of a message, joined, hold the key."""
-    blocks = [] if unfit else [block for block in reply["content"] if block["type"] == "text"]
-    joined = "".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
-    return key.remove_from_text(joined) != joined
 
 
 def _gunzip(data: bytes) -> tuple[bytes, bool]:
@@ -1204,8 +1184,7 @@ class Recorder:
         Raises RunEnded instead where Ctrl-C was pressed before something is planned or sent.
         """
         if self._terminal.interrupted and operation_id != RUN and state in (PLANNED, IN_FLIGHT):
-            why = "interrupted with nothing in flight"
-            raise RunEnded(demo.EXIT_INTERRUPTED, why, INTERRUPTED)
+            raise RunEnded(demo.EXIT_INTERRUPTED, "interrupted with nothing in flight", INTERRUPTED)
         now = datetime.datetime.now(datetime.timezone.utc)
         record = {"time": render_time(now), "operation_id": operation_id, "state": state, **facts}
         line = self._key.remove_from(encode_json({**record, "prev_sha256": self._prev_sha256}))
@@ -1245,17 +1224,15 @@ class Recorder:
             report = render_report(inspector).encode()
         except (demo.UnreadableError, MemoryError) as error:
             return [str(EvidenceError(f"{REPORT} and {SUMS}", error))]
-        missing = self._write_last(REPORT, report)
-        is_there = os.path.lexists(os.path.join(self.folder, REPORT))  # perhaps its name was not flushed
-        files = {**inspector.files, REPORT: report if is_there else None}
-        return missing + self._write_last(SUMS, render_sums(files))
-
-    def _write_last(self, name: str, data: bytes) -> list[str]:
-        try:
-            self.write(name, data)
-            return []
-        except EvidenceError as error:
-            return [str(error)]
+        files, missing = {**inspector.files, REPORT: report}, []
+        for name in (REPORT, SUMS):
+            try:
+                self.write(name, report if name == REPORT else render_sums(files))
+            except EvidenceError as error:
+                missing.append(str(error))
+                if not os.path.lexists(os.path.join(self.folder, REPORT)):  # perhaps its name was not flushed
+                    files[REPORT] = None
+        return missing
 
 
 def _rename(path: str, new_path: str) -> None:
@@ -1302,9 +1279,8 @@ def read_evidence(folder: str, name: str) -> bytes | None:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             raise EvidenceBroken(name, "observed another kind of file, expected a regular one")
         with open(os.open(path, flags), "rb") as file:  # O_NOFOLLOW: a link may have come there meanwhile
-            size_bytes = os.fstat(file.fileno()).st_size
             # A read takes as much memory as it is asked for.
-            data = file.read(min(size_bytes, limit_bytes) + 1) or b""
+            data = file.read(min(os.fstat(file.fileno()).st_size, limit_bytes) + 1) or b""
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -1390,10 +1366,8 @@ def _refuse(status: int, kind: str, message: str) -> tuple[int, Json]:
 
 def _work_out(task: demo.Task, message: Json) -> str:
     """Return the answer that a model would give to a message with a handoff prompt."""
-    content = message["content"]
-    prompt = content if isinstance(content, str) else demo.join_text(message)
     try:
-        checkpoint = demo.parse_json(prompt.removeprefix(demo.render_instructions(task)))
+        checkpoint = demo.parse_json(demo.join_text(message).removeprefix(demo.render_instructions(task)))
         return demo.render_json(task.build_answer(checkpoint["completed"][0]["result"]))
     except (demo.InputError, KeyError, TypeError, IndexError):
         return "I have no checkpoint to go on from."
@@ -1412,9 +1386,8 @@ class RehearsalServer:
         self._server.handle_error = lambda *_: None  # a stranger's connection broke
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1/messages"
         # How often, in seconds, it looks whether it is to stop.
-        thread = threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True)
         try:
-            thread.start()
+            threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True).start()
         except RuntimeError:
             self._server.server_close()
             raise
@@ -1552,8 +1525,7 @@ class Inspector:
         first = self._next_record()
         self._check_format(first)
         facts = self._take_facts(first, {name: kind for name, (kind, _) in PLAN_FACTS.items()})
-        if len(facts) < len(PLAN_FACTS):
-            missing = ", ".join(name for name in PLAN_FACTS if name not in facts)
+        if missing := ", ".join(name for name in PLAN_FACTS if name not in facts):
             raise EvidenceBroken(self._line(), f"observed no {missing}, expected all that a run begins with")
         self._check_facts(facts)
         if facts["rehearsal"]:
@@ -1570,8 +1542,7 @@ class Inspector:
                 next_step = "name that file with --task FILE"
             raise demo.UnreadableError(self._folder, what, next_step)
         if facts["task"] != self._task.name:
-            message = demo.describe_pair(facts["task"], self._task.name)
-            raise EvidenceBroken(f"{self._line()} task", message)
+            raise EvidenceBroken(f"{self._line()} task", demo.describe_pair(facts["task"], self._task.name))
         return self._build_plan(facts)
 
     def _check_facts(self, facts: Json) -> None:
@@ -1673,24 +1644,23 @@ class Inspector:
         """Return the outcome that the ledger's next line and the stored reply describe."""
         observed = self._next_record()
         end_early(observed, self.records)
-        facts = self._take_facts(observed, OUTCOME_FACTS)
+        facts, where = self._take_facts(observed, OUTCOME_FACTS), self._line()
         has_reply = "response_sha256" in observed
         if ("http_status" in facts) != has_reply or (has_reply and not facts.get("opened", True)):
-            raise EvidenceBroken(self._line(), "observed a reply without a status, a digest or a connection")
+            raise EvidenceBroken(where, "observed a reply without a status, a digest or a connection")
         if facts.get("content_encoding", "gzip") != "gzip" or not 100 <= facts.get("http_status", 200) <= 999:
-            raise EvidenceBroken(self._line(), "observed an encoding or a status that no run records")
+            raise EvidenceBroken(where, "observed an encoding or a status that no run records")
         if not has_reply:
             if "finding" not in facts or {"content_encoding", "key_removed"} & facts.keys():
-                message = "observed no reply, but nothing that broke, or something decoded"
-                raise EvidenceBroken(self._line(), message)
+                raise EvidenceBroken(where, "observed no reply, but nothing that broke, or something decoded")
             return Outcome(**facts)
         body = self.files[step.response_file]
         if body is None:
-            raise EvidenceBroken(step.response_file, f"it is missing, though {self._line()} names it")
+            raise EvidenceBroken(step.response_file, f"it is missing, though {where} names it")
         if demo.digest_bytes(body) != observed["response_sha256"]:
-            self._add(step.response_file, f"its digest is not what {self._line()} says")
+            self._add(step.response_file, f"its digest is not what {where} says")
         if facts.get("key_removed") and KEY_MARK.encode() not in body:
-            self._add(f"{self._line()} key_removed", f"observed true, but {step.response_file} has no mark")
+            self._add(f"{where} key_removed", f"observed true, but {step.response_file} has no mark")
         return Outcome(body, **facts)
 
     def check_report(self) -> None:
@@ -2000,8 +1970,7 @@ def _render_way(inspector: Inspector) -> str:
 def _render_requests(inspector: Inspector, base: str) -> str:
     """Return a card for each request: what was asked, what came back, what it cost."""
     cards = ""
-    requests = list_requests(inspector.records, not inspector.findings)
-    for step, facts in zip(STEPS, requests.values()):
+    for step, facts in zip(STEPS, list_requests(inspector.records, not inspector.findings).values()):
         state = facts.pop("state")
         names = (step.request_file, step.response_file)
         links = ", ".join(_render_link(base, name) for name in names if inspector.files[name] is not None)
@@ -2029,8 +1998,7 @@ def _render_answer(inspector: Inspector) -> str:
         said = "\n".join(map(_escape, demo.shorten(text, 2_000).split("\n")))
         page += f"<p>The receiver said:</p>\n<pre>{said}</pre>\n"
     page += _render_rows("Source and answer", plan.task.row_key, rows[:_MOST_UNFOLDED])
-    folded = rows[_MOST_UNFOLDED:]
-    if folded:
+    if folded := rows[_MOST_UNFOLDED:]:
         differing = sum(row.state != "agrees" for row in folded)
         page += f"<details>\n<summary>{len(folded):,} more rows, {differing:,} of them differ</summary>\n"
         page += f"{_render_rows('More rows', plan.task.row_key, folded)}</details>\n"
@@ -2088,9 +2056,7 @@ def _render_link(base: str, name: str) -> str:
 # --- Command line ------------------------------------------------------------
 
 
-def _run_and_report(
-    terminal: demo.Terminal, plan: Plan, key: Key, folder: str, announcement: str, kept: bool = True
-) -> int:
+def _do_run(terminal: demo.Terminal, plan: Plan, key: Key, folder: str, announcement: str, kept: bool) -> int:
     """Do a run, live or rehearsed, in a new folder; show its table, its end, and where it is kept."""
 
     def is_interrupted(passed: float) -> bool:
@@ -2165,10 +2131,10 @@ def _run_live(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
     """Do a run: up to three paid requests."""
     check_endpoint(options.endpoint)
     check_pair(options.given, options.endpoint)
-    key, folder = read_key(options.key_env), _name_folder(options.out or "handoff-run")
+    key, folder = read_key(options.key_env), options.out or "handoff-run"
     plan = _build_plan(terminal, options, work, options.endpoint)
-    overlong, ceiling = explain_overlong(plan), estimate_ceiling(plan)
-    if overlong:
+    ceiling = estimate_ceiling(plan)
+    if overlong := explain_overlong(plan):
         why = "an answer that is cut off is paid and worth nothing; a token is counted as 1.5 bytes"
         raise demo.RefusedError(overlong, why, "raise --max-tokens if the model allows, or hand over less")
     planned = f"at most {render_usd(ceiling)} dollars: an estimate for planning, not a guarantee"
@@ -2182,7 +2148,7 @@ def _run_live(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
         f"  folder    {demo.show(folder)}\n"
         f"  cost      {cost}"
     )
-    return _run_and_report(terminal, plan, key, folder, announcement)
+    return _do_run(terminal, plan, key, folder, announcement, kept=True)
 
 
 def _redact_keys(terminal: demo.Terminal, arguments: list[str]) -> None:
@@ -2218,11 +2184,10 @@ def _run_rehearsal(terminal: demo.Terminal, options: Namespace, work: Work, temp
     try:
         plan = _build_plan(terminal, options, work, server.url)
         announcement = f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid"
-        overlong = explain_overlong(plan)
-        if overlong:
+        if overlong := explain_overlong(plan):
             announcement += f"\n  --live would refuse this: {overlong}"
-        folder = temporary or _name_folder(options.out or "handoff-rehearsal")
-        return _run_and_report(terminal, plan, key, folder, announcement, kept=not temporary)
+        folder = temporary or options.out or "handoff-rehearsal"
+        return _do_run(terminal, plan, key, folder, announcement, kept=not temporary)
     finally:
         server.close()
 
@@ -2296,12 +2261,6 @@ def _build_plan(terminal: demo.Terminal, options: Namespace, work: Work, endpoin
     return plan
 
 
-def _name_folder(folder: str) -> str:
-    """Return a folder's name as it can be given to an option, without a slash at its end."""
-    folder = folder.rstrip(os.sep) or folder
-    return os.path.join(".", folder) if folder.startswith("-") else folder
-
-
 _ANY = demo.expect("(?s).+", "a value")
 _PAGE = demo.expect("(?s)(?!-$).+", "the name of a new file")
 _SECONDS = demo.expect("[1-9][0-9]{0,4}", "a whole number from 1 to 99999")
@@ -2315,7 +2274,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], str], str, str | None]] = {
     "--sender": ("MODEL", demo.MODEL, "the model that begins", SENDER_MODEL),
     "--receiver": ("MODEL", demo.MODEL, "the model that goes on", demo.RECEIVER_MODEL),
     "--max-tokens": ("N", demo.COUNT, "the limit of a reply", str(demo.MAX_TOKENS)),
-    "--timeout": ("SECONDS", _SECONDS, "the limit of each request", str(TIMEOUT_SECONDS)),
+    "--timeout": ("SECONDS", _SECONDS, "the limit of each request", "180"),
     "--out": ("DIR", _ANY, "the run's folder, which must not exist yet", None),
     "--endpoint": ("URL", _ANY, "where requests go", ENDPOINT),
     "--key-env": ("NAME", _VARIABLE, "the variable that holds the key", KEY_ENVIRONMENT),
@@ -2381,6 +2340,9 @@ def _run(terminal: demo.Terminal, arguments: list[str], given: set[str]) -> int:
         if name in given and name not in belonging:
             raise demo.UsageError(f"{name} does not go with {mode}", terminal.name)
     _refuse_key_in(terminal, "\n".join(map(str, vars(options).values())))
+    if options.out:  # as it can be given to an option, without a slash at its end
+        folder = options.out.rstrip(os.sep) or options.out
+        options.out = os.path.join(".", folder) if folder.startswith("-") else folder
     options.given = given
     task, task_sha256 = demo.load_task(options.task) if options.task else (demo.DEMO, "")
     rows = demo.read_source(task, options.source) if options.source else None
