@@ -49,16 +49,14 @@ Json = dict[str, Any]  # an object as it was parsed: a message, a request, a rec
 Rows = list[Json]
 Records = list[Json]  # of a ledger
 Findings = list[demo.Finding]
+Watch = Callable[[float], bool]  # takes the seconds that have passed
 
-EXIT_FAILED = 4
-EXIT_UNCLEAR = 5
+EXIT_FAILED, EXIT_UNCLEAR = 4, 5
 
 ENDPOINT = "https://api.ofox.ai/anthropic/v1/messages"
 SENDER_MODEL = "anthropic/claude-fable-5.2"
 KEY_ENVIRONMENT = "OFOX_API_KEY"
-LEDGER = "ledger.jsonl"
-REPORT = "report.html"
-SUMS = "SHA256SUMS"
+LEDGER, REPORT, SUMS = "ledger.jsonl", "report.html", "SHA256SUMS"
 HEADERS = {
     "anthropic-version": "2023-06-01",
     "content-type": "application/json",
@@ -66,16 +64,13 @@ HEADERS = {
     "user-agent": "run_handoff.py",
 }
 KEY_MARK = "[key removed]"  # replaces a key
-TIMEOUT_SECONDS = 180
-MOST_SECONDS = 99_999
 HEAD_LIMIT_BYTES = 2 * 65_536  # of a reply's status line and headers
 REPLY_LIMIT_BYTES = 4 * 2**20
 REPLY_LIMIT_ITEMS = 100_000  # a parsed item takes up to 250 bytes of memory, its text as few as 2
 
 # --- Errors ------------------------------------------------------------------
 
-INTERRUPTED = "interrupted"
-OTHER = "other"
+INTERRUPTED, OTHER = "interrupted", "other"
 _NEW_RUN = "start a new run in a new folder, see --out"
 # What mends the cause of a failed run, by its code.
 _MENDS = {
@@ -111,10 +106,7 @@ _ENDS = {
     ),
     "interrupted": ("Ctrl-C was pressed", _NEW_RUN),
 }
-_REHEARSED = (
-    "a rehearsal asks no model, and costs nothing",
-    "do it again with --rehearse and a new --out DIR",
-)
+_REHEARSED = "a rehearsal asks no model, and costs nothing", "do it again with --rehearse and a new --out DIR"
 _VERDICTS = {
     demo.EXIT_DONE: "accepted",
     demo.EXIT_REJECTED: "rejected",
@@ -155,10 +147,8 @@ class EvidenceBroken(demo.Finding, Exception):
 class RunError(demo.HandoffError):
     """A run has no accepted answer, or its evidence does not hold; the evidence is kept."""
 
-    def __init__(self, exit_code: int, folder: str, end: str, records: Records, verdict: str = "") -> None:
-        self.exit_code = exit_code
-        self.verdict = verdict or _VERDICTS[exit_code]
-        self.cause = find_cause(records)
+    def __init__(self, exit_code: int, folder: str, end: str, records: Records, verdict: str) -> None:
+        self.exit_code, self.verdict, self.cause = exit_code, verdict, find_cause(records)
         what = f"the run in {demo.show(folder)}: {demo.show(end)}"
         super().__init__(what, *explain_end(self.verdict, records))
 
@@ -251,11 +241,6 @@ def render_usd(micro_usd: int | None) -> str:
     return "unknown" if micro_usd is None else f"{micro_usd // 10**6}.{micro_usd % 10**6:06}"
 
 
-def parse_usd(text: str) -> int | None:
-    """Return the micro-dollars that render_usd wrote. Raises ValueError for other texts."""
-    return None if text == "unknown" else int(text.replace(".", ""))
-
-
 def add_costs(costs: Sequence[int | None]) -> int | None:
     """Return costs together; None if one of them is unknown."""
     return None if None in costs else sum(cost or 0 for cost in costs)
@@ -274,6 +259,23 @@ def compute_cost_per_accepted(costs: list[int | None], accepted: int) -> tuple[i
 # --- The three requests; all of it is pure -----------------------------------
 
 RUN = "run"
+FORMAT = 1  # of the evidence: to be raised with any change after which an older folder would not hold
+_ANY_TEXT = "(?s).*"  # judged elsewhere
+_VERSION = r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}"
+# Each with its kind, and with the pattern that it has in every run.
+PLAN_FACTS: dict[str, tuple[type, str]] = {
+    "version": (str, _VERSION),  # of the program that did the run
+    "format": (int, "[1-9][0-9]*"),
+    "task": (str, _ANY_TEXT),
+    "task_sha256": (str, "([0-9a-f]{64})?"),  # of the task's file, "" for the built-in task
+    "prices": (dict, _ANY_TEXT),  # in micro-dollars a token, by model: [input, output]
+    "endpoint": (str, _ANY_TEXT),
+    **dict.fromkeys(("sender", "receiver"), (str, "[!-~]{1,200}")),
+    "max_tokens": (int, "[1-9][0-9]*"),
+    "timeout_seconds": (int, "[1-9][0-9]{0,4}"),
+    "rehearsal": (bool, _ANY_TEXT),
+    "source_sha256": (str, "[0-9a-f]{64}"),  # of the source's rows
+}
 
 
 class Step(NamedTuple):
@@ -304,26 +306,19 @@ class Plan:
         self.facts = {**facts, "source_sha256": demo.digest_json(rows)} if rows else facts
 
 
-FORMAT = 1  # of the evidence: to be raised with any change after which an older folder would not hold
-PLAN_FACTS = {
-    "version": str,  # of the program that did the run
-    "format": int,
-    # The digests are of the task's file, "" for the built-in task, and of the source's rows.
-    **dict.fromkeys(("task", "task_sha256"), str),
-    "prices": dict,  # in micro-dollars a token, by model: [input, output]
-    **dict.fromkeys(("endpoint", "sender", "receiver"), str),
-    **dict.fromkeys(("max_tokens", "timeout_seconds"), int),
-    "rehearsal": bool,
-    "source_sha256": str,
-}
+class Work(NamedTuple):
+    """A task, the digest of its file ("" for the built-in one), and the trusted source's rows if named."""
+
+    task: demo.Task
+    task_sha256: str = ""
+    rows: Rows | None = None
 
 
 def build_tool_request(plan: Plan) -> Json:
     """Return the body of request 1: the sender may read the source with its only tool."""
-    operation, schema = (
-        plan.task.operation,
-        {"type": "object", "properties": {}, "additionalProperties": False},
-    )
+    operation = plan.task.operation
+    schema = {"type": "object", "properties": {}, "additionalProperties": False}
+    prompt = f"Call {operation} once, then say that you have its result."
     tool = {"name": operation, "description": plan.task.tool_description, "input_schema": schema}
     return {
         "model": plan.facts["sender"],
@@ -332,9 +327,7 @@ def build_tool_request(plan: Plan) -> Json:
         "system": plan.task.sender_prompt,
         "tools": [tool],
         "tool_choice": {"type": "auto"},
-        "messages": [
-            {"role": "user", "content": f"Call {operation} once, then say that you have its result."}
-        ],
+        "messages": [{"role": "user", "content": prompt}],
     }
 
 
@@ -380,15 +373,16 @@ def explain_overlong(plan: Plan) -> str:
     return said if tokens > limit else ""
 
 
-def explain_oversize(plan: Plan) -> str:
-    """Return why the right answer is larger than any reply that is read, or ""."""
+def check_size(plan: Plan) -> None:
+    """Raise RefusedError where the right answer is larger than any reply that is read."""
     reply = encode_json(demo.render_json(plan.task.build_answer(plan.rows)))  # a reply holds it as a string
     sizes = {"bytes": (len(reply), REPLY_LIMIT_BYTES), "items": (count_items(reply), REPLY_LIMIT_ITEMS)}
     for unit, (size, limit) in sizes.items():
         most = limit - 4_096  # leaves room for the rest of a reply
         if size > most:
-            return f"{_name_answer(plan)} takes {size:,} {unit}, at most {most:,} are read"
-    return ""
+            what = f"{_name_answer(plan)} takes {size:,} {unit}, at most {most:,} are read"
+            why = "a longer reply is cut off there, so that no server can exhaust this machine"
+            raise demo.RefusedError(what, why, "hand over less at once")
 
 
 def _name_answer(plan: Plan) -> str:
@@ -410,9 +404,8 @@ def estimate_ceiling(plan: Plan) -> int | None:
     limit = plan.facts["max_tokens"]
     first = len(encode_json(build_tool_request(plan)))
     second = first + limit + len(demo.canonical_json(plan.rows))
-    third = len(_render_plan_handoff(plan).encode())
     costs: list[int | None] = []
-    for step, size in zip(STEPS, (first, second, third)):
+    for step, size in zip(STEPS, (first, second, len(_render_plan_handoff(plan).encode()))):
         price = plan.facts["prices"].get(plan.facts[step.asks])
         costs.append(None if price is None else (size + 1_000) * price[0] + limit * price[1])
     return add_costs(costs)
@@ -420,11 +413,8 @@ def estimate_ceiling(plan: Plan) -> int | None:
 
 # --- What became of a request; all of it is pure -----------------------------
 
-PLANNED = "planned"
-IN_FLIGHT = "in_flight"
-CONFIRMED = "confirmed"
-FAILED = "failed"
-UNCLEAR = "unclear"
+PLANNED, IN_FLIGHT = "planned", "in_flight"
+CONFIRMED, FAILED, UNCLEAR = "confirmed", "failed", "unclear"  # the ends of a request
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 # Before any work. Another status from 400 to 499, such as 408, 409 or 499, may come after it.
@@ -454,19 +444,15 @@ class Outcome(NamedTuple):
     @property
     def facts(self) -> Json:
         """What the ledger says: the fields that are known and not as usual, and the body's digest."""
-        usual = self._field_defaults
-        facts = {name: fact for name, fact in self._asdict().items() if fact != usual[name]}
+        facts = {name: fact for name, fact in self._asdict().items() if fact != self._field_defaults[name]}
         if facts.pop("body", None) is not None:
             facts["response_sha256"] = demo.digest_bytes(self.body or b"")
         return facts
 
 
-OUTCOME_FACTS = {
-    **dict.fromkeys(("opened", "interrupted", "began", "key_removed"), bool),
-    **dict.fromkeys(("http_status", "elapsed_milliseconds"), int),
-    **dict.fromkeys(("request_id", "request_id_header", "retry_after"), str),
-    **dict.fromkeys(("content_encoding", "content_encoding_header", "finding"), str),
-}
+# The kinds of the facts; those without a usual value are integers.
+_USUAL_FACTS = {name: usual for name, usual in Outcome._field_defaults.items() if name != "body"}
+OUTCOME_FACTS = {name: int if usual is None else type(usual) for name, usual in _USUAL_FACTS.items()}
 
 
 def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
@@ -582,8 +568,9 @@ def sum_costs(records: Records) -> int | None:
 
     The cost of an unclear request is unknown, because it may have been billed.
     """
-    costs = [parse_usd(record["cost_usd"]) for record in records if "cost_usd" in record]
-    return None if is_unclear(records) else add_costs(costs)
+    costs = [record["cost_usd"] for record in records if "cost_usd" in record]  # as render_usd wrote them
+    is_known = "unknown" not in costs and not is_unclear(records)
+    return sum(int(cost.replace(".", "")) for cost in costs) if is_known else None
 
 
 def is_rehearsal(records: Records) -> bool:
@@ -679,14 +666,9 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
         try:
             evidence.write(step.response_file, outcome.body)
         except EvidenceError as error:  # nothing is done with a reply that is not on disk
-            outcome = Outcome(
-                interrupted=outcome.interrupted,
-                began=True,
-                request_id=outcome.request_id,
-                request_id_header=outcome.request_id_header,
-                elapsed_milliseconds=outcome.elapsed_milliseconds,
-                finding=f"HTTP {outcome.http_status} came, but {error}",
-            )
+            names = ("interrupted", "request_id", "request_id_header", "elapsed_milliseconds")
+            kept = {name: getattr(outcome, name) for name in names}
+            outcome = Outcome(began=True, finding=f"HTTP {outcome.http_status} came, but {error}", **kept)
     state, why, message = judge_outcome(outcome)
     if state != CONFIRMED:
         evidence.record(operation_id, state, **outcome.facts, why=why)
@@ -732,6 +714,12 @@ _PROXY = (
     r"(?i:(?P<scheme>https?://)|(?!https?:))([^/?#\s]*@)?"
     r"([^][/?#@:\s]+|\[[0-9A-Fa-f:.]+\])(:(?P<port>[0-9]{1,5}))?(?(scheme)/?)"
 )
+_REQUEST_ID_HEADERS = (
+    *("request-id", "x-request-id", "anthropic-request-id"),
+    *("x-amzn-requestid", "x-amz-request-id", "x-goog-request-id", "apim-request-id", "x-ms-request-id"),
+    *("x-litellm-call-id", "x-oneapi-request-id", "x-trace-id", "x-correlation-id", "cf-ray"),
+)
+_REQUEST_ID_FIELDS = ("request_id", "requestId")
 
 
 class Key:
@@ -740,19 +728,16 @@ class Key:
     def __init__(self, value: str) -> None:
         self.value = value
 
-    def _build_pattern(self) -> bytes:
+    def remove_from(self, data: bytes) -> bytes:
+        """Return the bytes with KEY_MARK in place of the key, plain or JSON-escaped."""
+        if b"\\" not in data and self.value.encode() not in data:  # no escape begins without a backslash
+            return data  # which saves milliseconds of compiling
         # In JSON any character may be written as an escape, and JSON may hold JSON, escaped once more.
         pattern = ""
         for character in self.value:
             escaped = f"u00(?i:{ord(character):02x}){'|/' if character == '/' else ''}"
             pattern += rf"(?:{re.escape(character)}|\\{{1,8}}(?:{escaped}))"
-        return pattern.encode()
-
-    def remove_from(self, data: bytes) -> bytes:
-        """Return the bytes with KEY_MARK in place of the key, plain or JSON-escaped."""
-        if b"\\" not in data and self.value.encode() not in data:  # no escape begins without a backslash
-            return data  # which saves milliseconds of compiling
-        return re.sub(self._build_pattern(), KEY_MARK.encode(), data)
+        return re.sub(pattern.encode(), KEY_MARK.encode(), data)
 
     def remove_from_text(self, text: str) -> str:
         """Return the text with KEY_MARK in place of the key."""
@@ -760,11 +745,8 @@ class Key:
 
 
 def is_key(value: str) -> bool:
-    """Return whether a value can be a key: see _KEY_WORDS."""
+    """Return whether a value can be a key: see read_key."""
     return bool(re.fullmatch(r"""[!#-&(-\[\]-~]{16,}""", value))
-
-
-_KEY_WORDS = "a key is 16 or more printable ASCII characters without spaces, quotes and backslashes"
 
 
 def read_key(variable: str) -> Key:
@@ -774,7 +756,8 @@ def read_key(variable: str) -> Key:
         return Key(value)
     what, why = f"no key in {variable}", "the environment variable is not set, or empty"
     if value:
-        what, why = f"the key in {variable} cannot be used", _KEY_WORDS
+        what = f"the key in {variable} cannot be used"
+        why = "a key is 16 or more printable ASCII characters without spaces, quotes and backslashes"
     next_step = f"set it with: export {variable}='<its key>', or name another variable and its endpoint"
     raise demo.RefusedError(what, why, f"{next_step} with --key-env and --endpoint")
 
@@ -792,14 +775,6 @@ def check_endpoint(url: str) -> None:
         shown = f" {demo.show(url)}" if "://" in url and "@" not in url else ""
         what, why = f"the endpoint{shown}: {finding}", "a key goes only where nobody listens in"
         raise demo.RefusedError(what, why, "name an https URL, or http on 127.0.0.1 or localhost")
-
-
-_REQUEST_ID_HEADERS = (
-    *("request-id", "x-request-id", "anthropic-request-id"),
-    *("x-amzn-requestid", "x-amz-request-id", "x-goog-request-id", "apim-request-id", "x-ms-request-id"),
-    *("x-litellm-call-id", "x-oneapi-request-id", "x-trace-id", "x-correlation-id", "cf-ray"),
-)
-_REQUEST_ID_FIELDS = ("request_id", "requestId")
 
 
 def check_pair(given: set[str], endpoint: str) -> None:
@@ -850,6 +825,7 @@ class Attempt:
         self._lock = threading.Lock()
         self._given_up = False
         self._socket: Any = None
+        self.opened = False  # the connection, TLS included, was ever open
         self.headers: Any = None
         self.began = False
         self.http_status: int | None = None
@@ -857,11 +833,6 @@ class Attempt:
         self.finding = ""  # what broke
         self.unsent = ""  # why not all of the request was sent
         self.bug: BaseException | None = None
-
-    @property
-    def opened(self) -> bool:
-        """Whether the connection, TLS included, was ever open."""
-        return self._socket is not None
 
     def send(self, connection: Any, send: Callable[[Any], None], data: Any) -> None:
         """Send bytes on a connection, opened at most once, while somebody waits for the outcome."""
@@ -871,9 +842,9 @@ class Attempt:
             if connection.sock is None:
                 connection.connect()
                 with self._lock:
-                    if self._given_up or self._socket is not None:
+                    if self._given_up or self.opened:
                         raise _TransportError("nobody waits for this connection")
-                    self._socket = connection.sock
+                    self._socket, self.opened = connection.sock, True
             if self._given_up:
                 raise _TransportError("nobody waits for this request")
             send(data)
@@ -1028,18 +999,13 @@ def _receive_bytes(stream: Any, body: bytearray, count: float) -> None:
 
 
 def send_request(
-    url: str,
-    key: Key,
-    data: bytes,
-    timeout_seconds: float,
-    is_interrupted: Callable[[float], bool] = lambda _: False,
+    url: str, key: Key, data: bytes, timeout_seconds: float, is_interrupted: Watch = lambda _: False
 ) -> Outcome:
     """Send one request, once, and return what came of it within the time limit in seconds.
 
-    `is_interrupted` is called ten times a second with the seconds that have passed, and ends the attempt
-    where it returns true. Certificates are verified, redirects are not followed, at most 4 MiB are
-    received, and the key is taken out of what came. The outcome says what broke; only bugs and
-    interrupts are raised.
+    `is_interrupted` is called ten times a second, and ends the attempt where it returns true. Certificates
+    are verified, redirects are not followed, at most 4 MiB are received, and the key is taken out of what
+    came. The outcome says what broke; only bugs and interrupts are raised.
     """
     attempt, headers = Attempt(), {"x-api-key": key.value, **HEADERS}
     thread = threading.Thread(target=attempt.run, args=(url, headers, data, timeout_seconds), daemon=True)
@@ -1081,7 +1047,9 @@ def _build_outcome(attempt: Attempt, key: Key, interrupted: bool, elapsed_millis
     reply, unfit = _parse_reply(kept)
     if not is_decoded and encoding not in ("", "identity") and attempt.http_status == 200 and unfit:
         finding = finding or f"the reply has the encoding {encoding!r}, which was not asked for"
-    if _holds_in_pieces(reply, unfit, key) or (not is_decoded and key.remove_from(text) != text):
+    blocks = [] if unfit else [block for block in reply["content"] if block["type"] == "text"]
+    joined = "".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
+    if key.remove_from_text(joined) != joined or (not is_decoded and key.remove_from(text) != text):
         kept, finding = KEY_MARK.encode(), finding or "its text held the key in pieces: it is not kept"
     request_id, id_header = _find_request_id(reply, attempt.headers)
     return Outcome(
@@ -1104,19 +1072,11 @@ def _build_outcome(attempt: Attempt, key: Key, interrupted: bool, elapsed_millis
 def _find_request_id(reply: Any, headers: Any) -> tuple[str, str]:
     """Return the id of a request, and the header that holds it; one in the body has none."""
     for name in _REQUEST_ID_HEADERS:
-        first = (headers.get(name) or "").strip() if headers else ""
-        if first:
+        if first := (headers.get(name) or "").strip() if headers else "":
             return first, name
     places = [reply, reply.get("error")] if isinstance(reply, dict) else []
     found = [place.get(name) for place in places if isinstance(place, dict) for name in _REQUEST_ID_FIELDS]
     return next((text for text in found if isinstance(text, str)), ""), ""
-
-
-def _holds_in_pieces(reply: Any, unfit: str, key: Key) -> bool:
-    """Return whether the texts of a message, joined, hold the key."""
-    blocks = [] if unfit else [block for block in reply["content"] if block["type"] == "text"]
-    joined = "".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
-    return key.remove_from_text(joined) != joined
 
 
 def _gunzip(data: bytes) -> tuple[bytes, bool]:
@@ -1182,7 +1142,16 @@ class Recorder:
         self.records: Records = []
         self._key, self._send, self._terminal = key, send, terminal
         self._prev_sha256 = "0" * 64  # of the ledger's last line
-        _make_run_folder(folder)
+        try:
+            demo.make_folder(folder, 0o700)  # which is the lock as well: of many processes one wins
+        except FileExistsError as error:
+            why = "a run's folder is evidence and is never reused"
+            next_step = f"read it with --inspect {demo.quote(folder)}, or name a new one with --out DIR"
+            raise demo.RefusedError(f"{demo.show(folder)} already exists", why, next_step) from error
+        except OSError as error:
+            what = f"{demo.show(folder)} cannot be made: {demo.explain(error)}"
+            why = "a run's evidence needs a new folder of its own"
+            raise demo.RefusedError(what, why, "name another one with --out DIR") from error
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_BINARY", 0)
             self._ledger = os.open(os.path.join(folder, LEDGER), flags, 0o600)
@@ -1215,8 +1184,7 @@ class Recorder:
         Raises RunEnded instead where Ctrl-C was pressed before something is planned or sent.
         """
         if self._terminal.interrupted and operation_id != RUN and state in (PLANNED, IN_FLIGHT):
-            why = "interrupted with nothing in flight"
-            raise RunEnded(demo.EXIT_INTERRUPTED, why, INTERRUPTED)
+            raise RunEnded(demo.EXIT_INTERRUPTED, "interrupted with nothing in flight", INTERRUPTED)
         now = datetime.datetime.now(datetime.timezone.utc)
         record = {"time": render_time(now), "operation_id": operation_id, "state": state, **facts}
         line = self._key.remove_from(encode_json({**record, "prev_sha256": self._prev_sha256}))
@@ -1251,22 +1219,20 @@ class Recorder:
         if not find_end(self.records):
             return []
         try:
-            inspector = Inspector(self.folder, plan.task, plan.facts["task_sha256"])
+            inspector = Inspector(self.folder, Work(plan.task, plan.facts["task_sha256"]))
             inspector.run()
             report = render_report(inspector).encode()
         except (demo.UnreadableError, MemoryError) as error:
             return [str(EvidenceError(f"{REPORT} and {SUMS}", error))]
-        missing = self._write_last(REPORT, report)
-        is_there = os.path.lexists(os.path.join(self.folder, REPORT))  # perhaps its name was not flushed
-        files = {**inspector.files, REPORT: report if is_there else None}
-        return missing + self._write_last(SUMS, render_sums(files))
-
-    def _write_last(self, name: str, data: bytes) -> list[str]:
-        try:
-            self.write(name, data)
-            return []
-        except EvidenceError as error:
-            return [str(error)]
+        files, missing = {**inspector.files, REPORT: report}, []
+        for name in (REPORT, SUMS):
+            try:
+                self.write(name, report if name == REPORT else render_sums(files))
+            except EvidenceError as error:
+                missing.append(str(error))
+                if not os.path.lexists(os.path.join(self.folder, REPORT)):  # perhaps its name was not flushed
+                    files[REPORT] = None
+        return missing
 
 
 def _rename(path: str, new_path: str) -> None:
@@ -1279,20 +1245,6 @@ def _rename(path: str, new_path: str) -> None:
             if error.errno not in (errno.EACCES, errno.EPERM, errno.EBUSY) or time.monotonic() > end:
                 raise
         time.sleep(0.05)
-
-
-def _make_run_folder(folder: str) -> None:
-    """Make a run's folder, which is the lock as well: of many processes one wins."""
-    try:
-        demo.make_folder(folder, 0o700)
-    except FileExistsError as error:
-        why = "a run's folder is evidence and is never reused"
-        next_step = f"read it with --inspect {demo.quote(folder)}, or name a new one with --out DIR"
-        raise demo.RefusedError(f"{demo.show(folder)} already exists", why, next_step) from error
-    except OSError as error:
-        what = f"{demo.show(folder)} cannot be made: {demo.explain(error)}"
-        why = "a run's evidence needs a new folder of its own"
-        raise demo.RefusedError(what, why, "name another one with --out DIR") from error
 
 
 def render_time(when: datetime.datetime) -> str:
@@ -1327,9 +1279,8 @@ def read_evidence(folder: str, name: str) -> bytes | None:
         if not stat.S_ISREG(os.lstat(path).st_mode):
             raise EvidenceBroken(name, "observed another kind of file, expected a regular one")
         with open(os.open(path, flags), "rb") as file:  # O_NOFOLLOW: a link may have come there meanwhile
-            size_bytes = os.fstat(file.fileno()).st_size
             # A read takes as much memory as it is asked for.
-            data = file.read(min(size_bytes, limit_bytes) + 1) or b""
+            data = file.read(min(os.fstat(file.fileno()).st_size, limit_bytes) + 1) or b""
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -1365,16 +1316,10 @@ class RehearsalModels:
             finding = f"the request is not in the expected form: {error}"
         if finding:
             return _refuse(400, "invalid_request_error", finding)
-        return 200, {
-            "id": f"msg_{os.urandom(8).hex()}",
-            "type": "message",
-            "role": "assistant",
-            "model": request["model"],
-            "content": content,
-            "stop_reason": stop_reason,
-            "stop_sequence": None,
-            "usage": {"input_tokens": len(data) // 4, "output_tokens": len(demo.render_json(content)) // 4},
-        }
+        reply = {"id": f"msg_{os.urandom(8).hex()}", "type": "message", "role": "assistant"}
+        said = {"content": content, "stop_reason": stop_reason, "stop_sequence": None}
+        usage = {"input_tokens": len(data) // 4, "output_tokens": len(demo.render_json(content)) // 4}
+        return 200, {**reply, "model": request["model"], **said, "usage": usage}
 
     def _find_refusal(self, headers: Mapping[str, str], request: Json) -> str:
         needed = {name: HEADERS[name] for name in ("anthropic-version", "content-type")}
@@ -1421,10 +1366,8 @@ def _refuse(status: int, kind: str, message: str) -> tuple[int, Json]:
 
 def _work_out(task: demo.Task, message: Json) -> str:
     """Return the answer that a model would give to a message with a handoff prompt."""
-    content = message["content"]
-    prompt = content if isinstance(content, str) else demo.join_text(message)
     try:
-        checkpoint = demo.parse_json(prompt.removeprefix(demo.render_instructions(task)))
+        checkpoint = demo.parse_json(demo.join_text(message).removeprefix(demo.render_instructions(task)))
         return demo.render_json(task.build_answer(checkpoint["completed"][0]["result"]))
     except (demo.InputError, KeyError, TypeError, IndexError):
         return "I have no checkpoint to go on from."
@@ -1443,9 +1386,8 @@ class RehearsalServer:
         self._server.handle_error = lambda *_: None  # a stranger's connection broke
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1/messages"
         # How often, in seconds, it looks whether it is to stop.
-        thread = threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True)
         try:
-            thread.start()
+            threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True).start()
         except RuntimeError:
             self._server.server_close()
             raise
@@ -1492,41 +1434,8 @@ def _build_handler(models: RehearsalModels) -> Any:
 # --- Inspecting a run: the same course again, against what is on disk ---------
 
 _MOST_CHARACTERS = 4_096  # of a text in the ledger that only the run could know
-_VERSION = r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}"
-_PLAN_PATTERNS = {
-    "version": _VERSION,
-    "format": "[1-9][0-9]*",
-    **dict.fromkeys(("sender", "receiver"), "[!-~]{1,200}"),
-    "max_tokens": "[1-9][0-9]*",
-    "timeout_seconds": "[1-9][0-9]{0,4}",
-    "source_sha256": "[0-9a-f]{64}",
-    "task_sha256": "([0-9a-f]{64})?",
-}
+_PRICE = r"\[[0-9]{1,9},[0-9]{1,9}\]"
 _REHEARSAL_URL = r"http://127\.0\.0\.1:[0-9]{1,5}/v1/messages"
-
-
-def find_plan_finding(facts: Json) -> str:
-    """Return why no run begins with these facts, "" if one may."""
-    rehearsal = {"endpoint": _REHEARSAL_URL} if facts["rehearsal"] else {}
-    for name, pattern in {**_PLAN_PATTERNS, **rehearsal}.items():
-        if not re.fullmatch(pattern, str(facts[name])):
-            return f"observed {demo.describe(facts[name])} as {name}, which no run has"
-    prices, asked = facts["prices"], {facts["sender"], facts["receiver"]}
-    if not prices.keys() <= asked or not all(map(_is_price, prices.values())):
-        return f"observed {demo.describe(prices)} as prices, which no run has"
-    try:
-        if not rehearsal and facts["endpoint"] != ENDPOINT:
-            check_endpoint(facts["endpoint"])
-    except demo.RefusedError as error:
-        return error.what
-    return ""
-
-
-def _is_price(price: Any) -> bool:
-    rates = price if type(price) is list else []
-    return len(rates) == 2 and all(type(rate) is int and 0 <= rate <= _MOST_COUNT for rate in rates)
-
-
 _NOT_PROVED = "the files agree with each other; that shows neither who made them nor that a model was asked"
 _OWN_ROWS = "it is judged on the rows recorded in it; name the trusted source with --source FILE"
 _BROKEN = (demo.EXIT_REJECTED, "the evidence does not hold", "broken")
@@ -1540,8 +1449,8 @@ class Inspector:
     times, HTTP statuses, request ids, what broke. Raises UnreadableError for a file that cannot be read.
     """
 
-    def __init__(self, folder: str, task: demo.Task, task_sha256: str) -> None:
-        self._folder, self._task, self._task_sha256 = folder, task, task_sha256
+    def __init__(self, folder: str, work: Work) -> None:
+        self._folder, self._task, self._work = folder, work.task, work
         self.checks: list[str] = []
         self.findings: Findings = []
         self.notes: list[str] = []
@@ -1559,11 +1468,6 @@ class Inspector:
         *self._lines, rest = (self.files[LEDGER] or b"").split(b"\n")
         if rest:
             self.notes.append(f"{LEDGER}: its last line was cut while it was written, and is left out")
-
-    @property
-    def default_state(self) -> str:
-        """The state of a request without a record."""
-        return "unknown" if self.findings else "not planned"
 
     def list_limits(self, is_source_named: bool = False) -> list[str]:
         """Return what the verdict does not show; `is_source_named` tells whether --source gave its rows."""
@@ -1591,14 +1495,14 @@ class Inspector:
         more = f"; and {len(findings) - 1:,} more" if len(findings) > 1 else ""
         self._add(f"{name} {findings[0].path}", findings[0].message + more, **findings[0].values)
 
-    def run(self, rows: Rows | None = None) -> None:
+    def run(self) -> None:
         """Take the run's course again, and compare every file and record with what it must have left.
 
-        `rows` is the trusted source; without it a run on another source than the task's own is judged
-        on the rows that are recorded in it, with a note. Raises UnreadableError for another task's run.
+        Without a trusted source a run on another source than the task's own is judged on the rows that are
+        recorded in it, with a note. Raises UnreadableError for another task's run.
         """
         try:
-            self.plan = self._read_plan(rows)
+            self.plan = self._read_plan()
             code, end = carry_out(self, self.plan)
             self.closed = True
         except EvidenceEnds:
@@ -1614,19 +1518,16 @@ class Inspector:
                 self.exit_code = EXIT_FAILED
             self.checks += [f"{LEDGER}: {FILES[LEDGER]}"] if self.records else []
 
-    def _read_plan(self, rows: Rows | None) -> Plan:
+    def _read_plan(self) -> Plan:
         """Return the plan of which the ledger's first record says the facts."""
         if self.files[LEDGER] is None and any(self.files.values()):
             raise EvidenceBroken(LEDGER, "it is missing")
         first = self._next_record()
         self._check_format(first)
-        facts = self._take_facts(first, PLAN_FACTS)
-        if len(facts) < len(PLAN_FACTS):
-            missing = ", ".join(name for name in PLAN_FACTS if name not in facts)
+        facts = self._take_facts(first, {name: kind for name, (kind, _) in PLAN_FACTS.items()})
+        if missing := ", ".join(name for name in PLAN_FACTS if name not in facts):
             raise EvidenceBroken(self._line(), f"observed no {missing}, expected all that a run begins with")
-        finding = find_plan_finding(facts)
-        if finding:
-            raise EvidenceBroken(self._line(), finding)
+        self._check_facts(facts)
         if facts["rehearsal"]:
             self.notes.append("this was a rehearsal on loopback: no model answered, and nothing was paid")
         else:
@@ -1634,16 +1535,33 @@ class Inspector:
             changed = [model for model in now if then.get(model) != now[model]]
             words = "price of {}: {} in the run's own record, which counts; {} in today's table"
             self.notes += [words.format(model, then.get(model, "none"), now[model]) for model in changed]
-        if facts["task_sha256"] != self._task_sha256:
+        if facts["task_sha256"] != self._work.task_sha256:
             what, next_step = "the run's task is the built-in one", "leave --task out"
             if facts["task_sha256"]:
                 what = f"the run's task is a file with the digest {facts['task_sha256']}"
                 next_step = "name that file with --task FILE"
             raise demo.UnreadableError(self._folder, what, next_step)
         if facts["task"] != self._task.name:
-            message = demo.describe_pair(facts["task"], self._task.name)
-            raise EvidenceBroken(f"{self._line()} task", message)
-        return self._build_plan(facts, rows)
+            raise EvidenceBroken(f"{self._line()} task", demo.describe_pair(facts["task"], self._task.name))
+        return self._build_plan(facts)
+
+    def _check_facts(self, facts: Json) -> None:
+        """Raise EvidenceBroken where no run begins with these facts."""
+        patterns = {name: pattern for name, (_, pattern) in PLAN_FACTS.items()}
+        if facts["rehearsal"]:
+            patterns["endpoint"] = _REHEARSAL_URL
+        odd = [name for name, pattern in patterns.items() if not re.fullmatch(pattern, str(facts[name]))]
+        prices, asked = facts["prices"], {facts["sender"], facts["receiver"]}
+        are_pairs = all(re.fullmatch(_PRICE, demo.render_json(price)) for price in prices.values())
+        odd += [] if are_pairs and prices.keys() <= asked else ["prices"]
+        if odd:
+            observed = f"observed {demo.describe(facts[odd[0]])} as {odd[0]}"
+            raise EvidenceBroken(self._line(), f"{observed}, which no run has")
+        try:
+            if not facts["rehearsal"]:
+                check_endpoint(facts["endpoint"])
+        except demo.RefusedError as error:
+            raise EvidenceBroken(self._line(), error.what) from error
 
     def _check_format(self, first: Json) -> None:
         """Raise UnreadableError where a whole first record is that of a version which is not known here."""
@@ -1661,8 +1579,9 @@ class Inspector:
             fault = f"version {version} wrote it in format {number}, this version reads up to {FORMAT}"
             raise demo.UnreadableError(self._folder, fault, f"read it with version {version} or a later one")
 
-    def _build_plan(self, facts: Json, rows: Rows | None) -> Plan:
+    def _build_plan(self, facts: Json) -> Plan:
         """Return the plan with the trusted rows, else with the task's own, else with the recorded ones."""
+        rows = self._work.rows
         if rows is None and facts["source_sha256"] == demo.digest_json(self._task.source):
             rows = self._task.source
         if rows:
@@ -1725,24 +1644,23 @@ class Inspector:
         """Return the outcome that the ledger's next line and the stored reply describe."""
         observed = self._next_record()
         end_early(observed, self.records)
-        facts = self._take_facts(observed, OUTCOME_FACTS)
+        facts, where = self._take_facts(observed, OUTCOME_FACTS), self._line()
         has_reply = "response_sha256" in observed
         if ("http_status" in facts) != has_reply or (has_reply and not facts.get("opened", True)):
-            raise EvidenceBroken(self._line(), "observed a reply without a status, a digest or a connection")
+            raise EvidenceBroken(where, "observed a reply without a status, a digest or a connection")
         if facts.get("content_encoding", "gzip") != "gzip" or not 100 <= facts.get("http_status", 200) <= 999:
-            raise EvidenceBroken(self._line(), "observed an encoding or a status that no run records")
+            raise EvidenceBroken(where, "observed an encoding or a status that no run records")
         if not has_reply:
             if "finding" not in facts or {"content_encoding", "key_removed"} & facts.keys():
-                message = "observed no reply, but nothing that broke, or something decoded"
-                raise EvidenceBroken(self._line(), message)
+                raise EvidenceBroken(where, "observed no reply, but nothing that broke, or something decoded")
             return Outcome(**facts)
         body = self.files[step.response_file]
         if body is None:
-            raise EvidenceBroken(step.response_file, f"it is missing, though {self._line()} names it")
+            raise EvidenceBroken(step.response_file, f"it is missing, though {where} names it")
         if demo.digest_bytes(body) != observed["response_sha256"]:
-            self._add(step.response_file, f"its digest is not what {self._line()} says")
+            self._add(step.response_file, f"its digest is not what {where} says")
         if facts.get("key_removed") and KEY_MARK.encode() not in body:
-            self._add(f"{self._line()} key_removed", f"observed true, but {step.response_file} has no mark")
+            self._add(f"{where} key_removed", f"observed true, but {step.response_file} has no mark")
         return Outcome(body, **facts)
 
     def check_report(self) -> None:
@@ -1829,12 +1747,9 @@ def end_early(record: Json, records: Records) -> None:
         raise RunEnded(code, why)
 
 
-def inspect_run(
-    folder: str, task: demo.Task = demo.DEMO, task_sha256: str = "", rows: Rows | None = None
-) -> Inspector:
+def inspect_run(folder: str, work: Work) -> Inspector:
     """Return the Inspector that has judged an evidence folder again, from its files alone.
 
-    `task_sha256` is the digest of the task's file; `rows` is the trusted source, see Inspector.run.
     Raises UnreadableError for a folder that cannot be read, or that is not one of a run of the task.
     """
     try:
@@ -1845,9 +1760,9 @@ def inspect_run(
     if strangers == names and not all(name.endswith(".part") for name in names):
         raise demo.UnreadableError(folder, "it does not hold a file of a run", "name a run's folder")
     # 1. Read every file of a run, and follow no link.
-    inspector = Inspector(folder, task, task_sha256)
+    inspector = Inspector(folder, work)
     # 2. Take the run's course again; compare every file, every record, and the chain of their digests.
-    inspector.run(rows)
+    inspector.run()
     end = inspector.end
     # 3. The report must be the one of this run, and nothing may be left over.
     if inspector.closed and not inspector.findings:
@@ -1860,25 +1775,24 @@ def inspect_run(
     if lost and [finding.path for finding in inspector.findings] == lost:
         inspector.end, inspector.verdict = f"{end}, but there is no {' and no '.join(lost)}", "incomplete"
     kinds = {f".{name}.part": "a reply that did not get its name" for name in _RESPONSE_FILES}
-    inspector.notes += [
-        f"{demo.show(name)} is {kinds.get(name, 'not a file of a run')}" for name in strangers
-    ]
+    for name in strangers:
+        inspector.notes.append(f"{demo.show(name)} is {kinds.get(name, 'not a file of a run')}")
     return inspector
 
 
 # --- What a person sees of a run; all of it is pure --------------------------
 
 
-def list_requests(records: Records, default: str = "not planned") -> dict[str, Json]:
+def list_requests(records: Records, holds: bool = True) -> dict[str, Json]:
     """Return what records say about each of the three requests: {operation: {name: fact, or None}}.
 
-    The names are for a person to read; `default` is the state of a request without a record.
+    The names are for a person to read; `holds` is whether a request without a record was not planned.
     """
     last = {record["operation_id"]: record for record in records}
     sent = {record["operation_id"]: record["time"] for record in records if record["state"] == IN_FLIGHT}
     requests = {}
     for step in STEPS:
-        record = last.get(step.operation_id, {"state": default})
+        record = last.get(step.operation_id, {"state": "not planned" if holds else "unknown"})
         usage, elapsed = record.get("usage"), record.get("elapsed_milliseconds")
         tokens = "/".join(str(usage.get(name, "?")) for name in _TOKEN_FIELDS) if usage else "unknown"
         requests[step.operation_id] = {
@@ -1891,19 +1805,17 @@ def list_requests(records: Records, default: str = "not planned") -> dict[str, J
             "tokens in/out": None if usage is None else tokens,
             "seconds": None if elapsed is None else f"{elapsed / 1_000:.1f}",
             "dollars": record.get("cost_usd"),
-            "cost unknown": record.get("cost_unknown"),
-            "request id": record.get("request_id"),
-            "request id header": record.get("request_id_header"),
-            "why": record.get("why"),
         }
+        for name in ("cost_unknown", "request_id", "request_id_header", "why"):
+            requests[step.operation_id][name.replace("_", " ")] = record.get(name)
     return requests
 
 
-def render_table(records: Records, default: str = "not planned") -> str:
+def render_table(records: Records, holds: bool) -> str:
     """Return a run's requests as a table, in 80 columns unless a figure is unusually long."""
     head = "request (rehearsal)" if is_rehearsal(records) else "request"
     table = [(head, "model", "state", "tokens", "s", "cost")]
-    for operation_id, facts in list_requests(records, default).items():
+    for operation_id, facts in list_requests(records, holds).items():
         model = demo.show(facts["model asked"] or "-").rpartition("/")[2]
         model = model if len(model) <= 20 else f"{model[:19]}~"
         figures = [facts[name] or "-" for name in ("tokens in/out", "seconds", "dollars")]
@@ -1911,20 +1823,6 @@ def render_table(records: Records, default: str = "not planned") -> str:
     if end := find_end(records):
         table.append(("together", "", "", "", "", end["cost_usd"]))
     return "\n".join("{:20} {:20} {:11} {:>10} {:>5} {:>9}".format(*line).rstrip() for line in table)
-
-
-def render_end(end: str, records: Records) -> str:
-    """Return the end of a run in words, which say so where it was a rehearsal."""
-    return f"{end} (rehearsal: no model answered)" if is_rehearsal(records) else end
-
-
-def list_run(folder: str, verdict: str, records: Records, default: str = "not planned") -> Json:
-    """Return what --json shows of a run beside its end and its notes; `default` is as for list_requests."""
-    why, next_step = explain_end(verdict, records)
-    states = {name: facts["state"] for name, facts in list_requests(records, default).items()}
-    cost = find_end(records).get("cost_usd", "unknown")
-    facts = {"folder": folder, "rehearsal": is_rehearsal(records), "requests": states, "cost_usd": cost}
-    return {"why": why, "next": next_step, **facts}
 
 
 def list_warnings(records: Records) -> list[str]:
@@ -2072,8 +1970,7 @@ def _render_way(inspector: Inspector) -> str:
 def _render_requests(inspector: Inspector, base: str) -> str:
     """Return a card for each request: what was asked, what came back, what it cost."""
     cards = ""
-    requests = list_requests(inspector.records, inspector.default_state)
-    for step, facts in zip(STEPS, requests.values()):
+    for step, facts in zip(STEPS, list_requests(inspector.records, not inspector.findings).values()):
         state = facts.pop("state")
         names = (step.request_file, step.response_file)
         links = ", ".join(_render_link(base, name) for name in names if inspector.files[name] is not None)
@@ -2101,8 +1998,7 @@ def _render_answer(inspector: Inspector) -> str:
         said = "\n".join(map(_escape, demo.shorten(text, 2_000).split("\n")))
         page += f"<p>The receiver said:</p>\n<pre>{said}</pre>\n"
     page += _render_rows("Source and answer", plan.task.row_key, rows[:_MOST_UNFOLDED])
-    folded = rows[_MOST_UNFOLDED:]
-    if folded:
+    if folded := rows[_MOST_UNFOLDED:]:
         differing = sum(row.state != "agrees" for row in folded)
         page += f"<details>\n<summary>{len(folded):,} more rows, {differing:,} of them differ</summary>\n"
         page += f"{_render_rows('More rows', plan.task.row_key, folded)}</details>\n"
@@ -2160,9 +2056,7 @@ def _render_link(base: str, name: str) -> str:
 # --- Command line ------------------------------------------------------------
 
 
-def _run_and_report(
-    terminal: demo.Terminal, plan: Plan, key: Key, folder: str, announcement: str, kept: bool = True
-) -> int:
+def _do_run(terminal: demo.Terminal, plan: Plan, key: Key, folder: str, announcement: str, kept: bool) -> int:
     """Do a run, live or rehearsed, in a new folder; show its table, its end, and where it is kept."""
 
     def is_interrupted(passed: float) -> bool:
@@ -2181,23 +2075,41 @@ def _run_and_report(
         terminal.write_err(announcement)
         code, end, missing = _run_and_close(recorder, plan)
     except EvidenceError as error:  # not even the ledger could be begun
-        raise RunError(EXIT_FAILED, folder, str(error), []) from error
+        raise RunError(EXIT_FAILED, folder, str(error), [], "failed") from error
     finally:
         os.umask(umask)
-    records, verdict = recorder.records, _VERDICTS[code]
-    end = render_end(end, records)
     if kept:
-        report = os.path.join(folder, REPORT)
-        terminal.write_err(f"evidence: {demo.show(folder)}, to be read: {demo.show(report)}")
+        page = os.path.join(folder, REPORT)
+        terminal.write_err(f"evidence: {demo.show(folder)}, to be read: {demo.show(page)}")
         terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.quote(folder)}")
+    report = demo.Report(code, _VERDICTS[code], end, facts={"missing": missing})
+    return _show_run(terminal, folder, report, recorder.records)
+
+
+def _show_run(terminal: demo.Terminal, folder: str, report: demo.Report, records: Records) -> int:
+    """Show a run, and return its exit code: its table, what is to be read, its end; or all as one object."""
+    code, end, facts = report.exit_code, report.what, report.facts
+    end += " (rehearsal: no model answered)" if is_rehearsal(records) else ""
+    warnings = list_warnings(records)
     if terminal.as_json:
-        facts = {**list_run(folder, verdict, records), "missing": missing}
-        return terminal.say(demo.Report(code, verdict, end, notes=list_warnings(records), facts=facts))
-    for line in (*list_warnings(records), *(f"missing: {fault}" for fault in missing)):
+        why, next_step = explain_end(report.verdict, records)
+        known: Json = {"why": why, "next": next_step, "folder": folder, "rehearsal": is_rehearsal(records)}
+        requests = list_requests(records, not report.findings)
+        known.update(requests={name: asked["state"] for name, asked in requests.items()})
+        known.update(cost_usd=find_end(records).get("cost_usd", "unknown"), **facts)
+        return terminal.say(report._replace(what=end, notes=[*warnings, *report.notes], facts=known))
+    terminal.write_out(render_table(records, not report.findings))
+    for check in facts.get("checks", ()):
+        terminal.write_out(f"ok: {check}")
+    missing = [f"missing: {fault}" for fault in facts.get("missing", ())]
+    for line in (*warnings, *missing, *(f"note: {note}" for note in report.notes)):
         terminal.write_err(line, "yellow")
-    terminal.write_out(render_table(records))
+    for finding in report.findings:
+        terminal.write_err(str(finding), "red")
+    for limit in facts.get("limits", ()):
+        terminal.write_out(limit)
     if code != demo.EXIT_DONE:
-        raise RunError(code, folder, end, records)
+        raise RunError(code, folder, end, records, report.verdict)
     terminal.write_out(end, "green")
     return code
 
@@ -2219,10 +2131,10 @@ def _run_live(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
     """Do a run: up to three paid requests."""
     check_endpoint(options.endpoint)
     check_pair(options.given, options.endpoint)
-    key, folder = read_key(options.key_env), _name_folder(options.out or "handoff-run")
+    key, folder = read_key(options.key_env), options.out or "handoff-run"
     plan = _build_plan(terminal, options, work, options.endpoint)
-    overlong, ceiling = explain_overlong(plan), estimate_ceiling(plan)
-    if overlong:
+    ceiling = estimate_ceiling(plan)
+    if overlong := explain_overlong(plan):
         why = "an answer that is cut off is paid and worth nothing; a token is counted as 1.5 bytes"
         raise demo.RefusedError(overlong, why, "raise --max-tokens if the model allows, or hand over less")
     planned = f"at most {render_usd(ceiling)} dollars: an estimate for planning, not a guarantee"
@@ -2236,7 +2148,7 @@ def _run_live(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
         f"  folder    {demo.show(folder)}\n"
         f"  cost      {cost}"
     )
-    return _run_and_report(terminal, plan, key, folder, announcement)
+    return _do_run(terminal, plan, key, folder, announcement, kept=True)
 
 
 def _redact_keys(terminal: demo.Terminal, arguments: list[str]) -> None:
@@ -2270,13 +2182,12 @@ def _run_rehearsal(terminal: demo.Terminal, options: Namespace, work: Work, temp
         what = f"the rehearsal cannot listen: {demo.explain(error)}"
         raise demo.RefusedError(what, why, _MENDS["loopback"]) from error
     try:
-        plan = _build_plan(terminal, options, work, server.url, rehearsal=True)
+        plan = _build_plan(terminal, options, work, server.url)
         announcement = f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid"
-        overlong = explain_overlong(plan)
-        if overlong:
+        if overlong := explain_overlong(plan):
             announcement += f"\n  --live would refuse this: {overlong}"
-        folder = temporary or _name_folder(options.out or "handoff-rehearsal")
-        return _run_and_report(terminal, plan, key, folder, announcement, kept=not temporary)
+        folder = temporary or options.out or "handoff-rehearsal"
+        return _do_run(terminal, plan, key, folder, announcement, kept=not temporary)
     finally:
         server.close()
 
@@ -2293,7 +2204,7 @@ def _run_checks(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
         with tempfile.TemporaryDirectory() as folder:
             run = os.path.join(folder, "run")
             _run_rehearsal(terminal, options, work, run)
-            inspector = inspect_run(run, work.task, work.task_sha256, rows)
+            inspector = inspect_run(run, work._replace(rows=rows))
     except RunError as error:
         again = "do it again with --rehearse, which keeps the folder"
         error.next_step = _MENDS["loopback"] if error.cause == "loopback" else again
@@ -2313,36 +2224,17 @@ def _run_inspection(terminal: demo.Terminal, options: Namespace, work: Work) -> 
     if page and os.path.realpath(os.path.dirname(page) or ".") == os.path.realpath(folder):
         why = "a run's folder is evidence, and nothing is added to it"
         raise demo.RefusedError(f"{demo.show(page)} is in the run's folder", why, "name a file elsewhere")
-    inspector = inspect_run(folder, *work)
+    inspector = inspect_run(folder, work)
     if page:
-        report = render_report(inspector, _lead_to(folder, page), inspector.notes)
-        demo.write_new_files({page: terminal.redact(report).encode()})
+        text = render_report(inspector, _lead_to(folder, page), inspector.notes)
+        demo.write_new_files({page: terminal.redact(text).encode()})
         terminal.write_err(f"wrote {demo.show(page)}")
-    code, records, limits = (
-        inspector.exit_code,
-        inspector.records,
-        inspector.list_limits(bool(options.source)),
-    )
-    end, warnings = render_end(inspector.end, records), list_warnings(records)
-    if terminal.as_json:
-        facts = list_run(folder, inspector.verdict, records, inspector.default_state)
-        facts.update(source="recorded" if _OWN_ROWS in limits else "trusted", limits=limits)
-        facts.update(checks=inspector.checks, records=records)
-        notes = [*warnings, *inspector.notes]
-        return terminal.say(demo.Report(code, inspector.verdict, end, inspector.findings, notes, facts))
-    terminal.write_out(render_table(records, inspector.default_state))
-    for check in inspector.checks:
-        terminal.write_out(f"ok: {check}")
-    for line in (*warnings, *(f"note: {note}" for note in inspector.notes)):
-        terminal.write_err(line, "yellow")
-    for finding in inspector.findings:
-        terminal.write_err(str(finding), "red")
-    for limit in limits:
-        terminal.write_out(limit)
-    if code != demo.EXIT_DONE:
-        raise RunError(code, folder, end, records, inspector.verdict)
-    terminal.write_out(end, "green")
-    return code
+    limits = inspector.list_limits(bool(options.source))
+    facts: Json = {"source": "recorded" if _OWN_ROWS in limits else "trusted", "limits": limits}
+    facts.update(checks=inspector.checks, records=inspector.records)
+    ending = (inspector.exit_code, inspector.verdict, inspector.end)
+    report = demo.Report(*ending, inspector.findings, inspector.notes, facts)
+    return _show_run(terminal, folder, report, inspector.records)
 
 
 def _lead_to(folder: str, page: str) -> str:
@@ -2356,59 +2248,25 @@ def _lead_to(folder: str, page: str) -> str:
     return f"./{urllib.parse.quote(os.fsencode(way))}/"
 
 
-class Work(NamedTuple):
-    """What the command line says about the work: the task, its file's digest, the source's rows if named."""
-
-    task: demo.Task
-    task_sha256: str
-    rows: Rows | None
-
-
-def _load_work(options: Namespace) -> Work:
-    task, task_sha256 = demo.load_task(options.task) if options.task else (demo.DEMO, "")
-    return Work(task, task_sha256, demo.read_source(task, options.source) if options.source else None)
-
-
-def _build_plan(
-    terminal: demo.Terminal, options: Namespace, work: Work, endpoint: str, rehearsal: bool = False
-) -> Plan:
-    facts = {
-        "version": demo.VERSION,
-        "format": FORMAT,
-        "task": work.task.name,
-        "task_sha256": work.task_sha256,
-        "prices": list_prices(options.sender, options.receiver),
-        "endpoint": endpoint,
-        "sender": options.sender,
-        "receiver": options.receiver,
-        "max_tokens": int(options.max_tokens),
-        "timeout_seconds": int(options.timeout),
-        "rehearsal": rehearsal,
-    }
+def _build_plan(terminal: demo.Terminal, options: Namespace, work: Work, endpoint: str) -> Plan:
+    facts: Json = {"version": demo.VERSION, "format": FORMAT}
+    facts.update(task=work.task.name, task_sha256=work.task_sha256)
+    facts.update(prices=list_prices(options.sender, options.receiver), endpoint=endpoint)
+    facts.update(sender=options.sender, receiver=options.receiver, max_tokens=int(options.max_tokens))
+    facts.update(timeout_seconds=int(options.timeout), rehearsal=not options.live)
     plan = Plan(work.task, work.rows or work.task.source, facts)
-    oversize = explain_oversize(plan)
-    if oversize:
-        why = "a longer reply is cut off there, so that no server can exhaust this machine"
-        raise demo.RefusedError(oversize, why, "hand over less at once")
+    check_size(plan)
     # What is sent and stored of the task and its source must not hold a key either.
     _refuse_key_in(terminal, demo.render_json([build_tool_request(plan), _render_plan_handoff(plan)]))
     return plan
 
 
-def _name_folder(folder: str) -> str:
-    """Return a folder's name as it can be given to an option, without a slash at its end."""
-    folder = folder.rstrip(os.sep) or folder
-    return os.path.join(".", folder) if folder.startswith("-") else folder
-
-
 _ANY = demo.expect("(?s).+", "a value")
 _PAGE = demo.expect("(?s)(?!-$).+", "the name of a new file")
-_SECONDS = demo.expect("[1-9][0-9]{0,4}", f"a whole number from 1 to {MOST_SECONDS}")
+_SECONDS = demo.expect("[1-9][0-9]{0,4}", "a whole number from 1 to 99999")
 # A long name without an underscore, or one that begins like a key, may be a key.
-_VARIABLE = demo.expect(
-    "(?!sk_)(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}",
-    "the name of an environment variable, not its value",
-)
+_NAME = "(?!sk_)(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}"
+_VARIABLE = demo.expect(_NAME, "the name of an environment variable, not its value")
 # Every option with a value: the word for it, what it must be, help, default.
 _OPTIONS: dict[str, tuple[str, Callable[[str], str], str, str | None]] = {
     "--task": ("FILE", _ANY, "a Python file that defines TASK, if not the demo's", None),
@@ -2416,7 +2274,7 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], str], str, str | None]] = {
     "--sender": ("MODEL", demo.MODEL, "the model that begins", SENDER_MODEL),
     "--receiver": ("MODEL", demo.MODEL, "the model that goes on", demo.RECEIVER_MODEL),
     "--max-tokens": ("N", demo.COUNT, "the limit of a reply", str(demo.MAX_TOKENS)),
-    "--timeout": ("SECONDS", _SECONDS, "the limit of each request", str(TIMEOUT_SECONDS)),
+    "--timeout": ("SECONDS", _SECONDS, "the limit of each request", "180"),
     "--out": ("DIR", _ANY, "the run's folder, which must not exist yet", None),
     "--endpoint": ("URL", _ANY, "where requests go", ENDPOINT),
     "--key-env": ("NAME", _VARIABLE, "the variable that holds the key", KEY_ENVIRONMENT),
@@ -2453,12 +2311,9 @@ exit codes:
 
 def build_parser(script: str) -> demo.Parser:
     """Return the parser of all modes; `script` is typed so. Which options go with a mode is not checked."""
-    parser = demo.Parser(
-        prog=script,
-        usage="%(prog)s [--rehearse | --live | --inspect DIR] [OPTION]...",
-        description="Hand a task from one model to another, and keep the evidence.",
-        epilog=_EPILOG,
-    )
+    usage = "%(prog)s [--rehearse | --live | --inspect DIR] [OPTION]..."
+    about = "Hand a task from one model to another, and keep the evidence."
+    parser = demo.Parser(prog=script, usage=usage, description=about, epilog=_EPILOG)
     parser.add_argument("--version", action="store_true", help="show the version and end")
     modes = parser.add_mutually_exclusive_group()
     modes.add_argument("--rehearse", action="store_true", help="do a run on loopback, and keep its folder")
@@ -2474,9 +2329,8 @@ def build_parser(script: str) -> demo.Parser:
 def _run(terminal: demo.Terminal, arguments: list[str], given: set[str]) -> int:
     _redact_keys(terminal, arguments)
     try:
-        options = build_parser(terminal.name).parse(
-            arguments, [*_OPTIONS, *_MODES, "--json", "--help", "--version"]
-        )
+        known = [*_OPTIONS, *_MODES, "--json", "--help", "--version"]
+        options = build_parser(terminal.name).parse(arguments, known)
     except demo.HelpAsked as asked:
         terminal.write_out(str(asked))
         return demo.EXIT_DONE
@@ -2486,8 +2340,13 @@ def _run(terminal: demo.Terminal, arguments: list[str], given: set[str]) -> int:
         if name in given and name not in belonging:
             raise demo.UsageError(f"{name} does not go with {mode}", terminal.name)
     _refuse_key_in(terminal, "\n".join(map(str, vars(options).values())))
+    if options.out:  # as it can be given to an option, without a slash at its end
+        folder = options.out.rstrip(os.sep) or options.out
+        options.out = os.path.join(".", folder) if folder.startswith("-") else folder
     options.given = given
-    return run(terminal, options, _load_work(options))
+    task, task_sha256 = demo.load_task(options.task) if options.task else (demo.DEMO, "")
+    rows = demo.read_source(task, options.source) if options.source else None
+    return run(terminal, options, Work(task, task_sha256, rows))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -180,7 +180,8 @@ class LedgerMutationTest(RunTestCase):
                 known = {name: files.get(name) for name in run_handoff.FILES}
                 files["SHA256SUMS"] = run_handoff.render_sums(known)
                 try:
-                    inspector = run_handoff.inspect_run(self.path("run"))
+                    work = run_handoff.Work(checkpoint_demo.DEMO)
+                    inspector = run_handoff.inspect_run(self.path("run"), work)
                 except checkpoint_demo.UnreadableError as error:  # it names another task's file
                     self.assertIn("the run's task is", error.what)
                     continue
