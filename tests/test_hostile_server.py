@@ -285,7 +285,10 @@ def run_measured(url, out):
 
 @unittest.skipIf(sys.platform == "win32", "needs getrusage")
 class LimitTest(RunTestCase):
-    """Slow, endless and huge: within the time limit and 2 s more, and within 200 MiB."""
+    """Slow, endless and huge: given up at the time limit, and within 200 MiB.
+
+    The servers would go on for 30 s; a busy machine takes some seconds to start all of the runs at once.
+    """
 
     def setUp(self):
         super().setUp()
@@ -391,7 +394,7 @@ class LimitTest(RunTestCase):
                 _, (state, expected) = cases[name]
                 self.assertEqual(code, expected, err)
                 self.assertEqual(self.states(name)[operation], ["planned", "in_flight", state], err)
-                self.assertLess(seconds, LIMIT_SECONDS + 2)
+                self.assertLess(seconds, LIMIT_SECONDS + 12)
                 self.assertLess(peak, LIMIT_BYTES)
                 self.assertRegex(err, r"run_handoff\.py: (failed|unclear): .+\n  why: .+\n  next: .+\n$")
                 inspected = self.inspect(name)
