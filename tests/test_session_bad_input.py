@@ -126,8 +126,9 @@ class BadInputTest(unittest.TestCase):
                     with self.subTest(name, path=path, strange=strange):
                         code, _, err = run_session("--from", api, *TO, record=changed)
                         self.assertIn(code, (0, 1, 2), err)
-                        code, _, err = run_session("--from", api, record=changed)
-                        self.assertIn(code, (0, 1, 2), err)
+                        if strange is None or strange == "x":
+                            code, _, err = run_session("--from", api, record=changed)
+                            self.assertIn(code, (0, 1, 2), err)
 
     def list_paths(self, value, at=()):
         """Yield the path of every value in a value."""
