@@ -1327,18 +1327,16 @@ class RehearsalModels:
         model, limit, messages = request["model"], request["max_tokens"], request["messages"]
         if type(model) is not str or not model or type(limit) is not int or limit < 1:
             return "model, max_tokens: expected a name and a positive integer"
-        if not messages or messages[0]["role"] != "user" or messages[-1]["role"] != "user":
-            return "messages: expected the user's message first and last"
+        if not messages or messages[0]["role"] != "user":
+            return "messages: expected the user's message first"
         contents = [message["content"] or [{}] for message in messages]
         if any(not isinstance(text, str) and not all(block["type"] for block in text) for text in contents):
             return "messages: expected text, or a list of blocks, in each"
-        tools, choice = request.get("tools", []), request.get("tool_choice", {"type": "auto"})["type"]
-        names = [tool["name"] for tool in tools if tool["input_schema"]]
-        if len(names) < len(tools) or not all(re.fullmatch("[a-zA-Z0-9_-]{1,64}", name) for name in names):
-            return "tools: expected a name and an input_schema in each"
-        if choice not in ("auto", "none"):
+        if not all(tool["input_schema"] for tool in request.get("tools", [])):
+            return "tools: expected an input_schema in each"
+        if request.get("tool_choice", {"type": "auto"})["type"] not in ("auto", "none"):
             return "tool_choice: this model takes auto and none alone"
-        findings += demo.find_unmatched_results([], messages[:1], 0)
+        findings += demo.find_refusals(demo.MESSAGES, request)
         if len(messages) > 1:
             findings += find_session_changes(request, self._first, self._content, messages[-1])
         return str(findings[0]) if findings else ""
