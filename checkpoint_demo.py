@@ -976,7 +976,8 @@ chat tool {"type": "function", "function": {"name": "$name", "description?": "$d
     "parameters?": "$parameters:any"}}
 gemini call {"functionCall": {"name": "$tool", "args?": "$arguments:any", "id?": "$call_id"},
     "thoughtSignature?": "$credential"}
-gemini result {"functionResponse": {"name": "$tool", "response": "$content:response", "id?": "$call_id"},
+gemini result {"functionResponse": {"name": "$tool", "response": "$content:response", "id?": "$call_id",
+    "parts?": "$attached:list"},
     "thoughtSignature?": "$credential"}
 gemini media {"inlineData": {"mimeType": "$media_type", "data": "$data"}, "thoughtSignature?": "$credential"}
 gemini reasoning {"text": "$text", "thought": true, "thoughtSignature?": "$credential"}
@@ -991,8 +992,8 @@ neutral call {"kind": "call", "tool": "$tool", "arguments": "$arguments:any", "c
 neutral result {"kind": "result", "content": "$content:content", "tool?": "$tool", "call_id?": "$call_id",
     "failed?": "$failed:bool", "credential?": "$credential"}
 neutral media {"kind": "media", "media_type": "$media_type", "data": "$data", "credential?": "$credential"}
-neutral media {"kind": "media", "native": "$native:any"}
-neutral other {"kind": "other", "native": "$native:any"}
+neutral media {"kind": "media", "native": "$native:any", "credential?": "$credential"}
+neutral other {"kind": "other", "native": "$native:any", "credential?": "$credential"}
 neutral tool {"name": "$name", "description?": "$description", "parameters?": "$parameters:any"}
 neutral tool {"kind": "other", "native": "$native:any"}
 neutral turn {"role": "$role", "parts": "$parts:list", "native?": "$native:list",
@@ -1248,7 +1249,8 @@ def name_piece(api: str, piece: Any) -> str:
     for field in {MESSAGES: ("type",), CHAT: ("role", "type")}.get(api, ()):
         if type(piece.get(field)) is str:
             return str(piece[field])
-    return next((name for name in (*_NAMED[api], *piece) if name in piece), "")
+    names = [name for name in (*_NAMED[api], *piece) if name in piece and name != "thoughtSignature"]
+    return next(iter([*names, *piece]), "")
 
 
 def read_part(api: str, piece: Any, at: Path, unknown: list[Path]) -> Node:
@@ -1258,13 +1260,22 @@ def read_part(api: str, piece: Any, at: Path, unknown: list[Path]) -> Node:
         found, more = Node(at, _NEW[form.kind]), unknown[:0]
         if match(form.template, piece, at, found, more):
             unknown += more
-            if type(found.get("content")) is list:
+            inner = enumerate(found.pop("attached", []))  # of a result of Gemini
+            media = [
+                read_part(api, each, (*at, "functionResponse", "parts", n), unknown) for n, each in inner
+            ]
+            if media:
+                found["content"] = [Node(at, {"kind": "text", "text": found["content"]}), *media]
+            elif type(found.get("content")) is list:
                 inner = enumerate(found["content"])
                 parts = [read_part(api, each, (*at, "content", place), unknown) for place, each in inner]
                 is_text = [part["kind"] for part in parts] == ["text"]
                 found["content"] = parts[0]["text"] if is_text else parts or ""
             return found
-    return Node(at, {"kind": "media" if name in APIS[api].media.split() else "other", "native": piece})
+    part = Node(at, {"kind": "media" if name in APIS[api].media.split() else "other", "native": piece})
+    if type(piece) is dict and type(piece.get("thoughtSignature")) is str:
+        part["credential"] = piece["thoughtSignature"]
+    return part
 
 
 def write_part(api: str, part: Json) -> Any:
@@ -1373,10 +1384,14 @@ def read_tools(api: str, raw: Any, unknown: list[Path]) -> list[Node]:
     tools: list[Node] = []
     for place, tool in enumerate(raw if type(raw) is list else [raw]):
         at: Path = ("tools", place) if type(raw) is list else ("tools",)
-        group = tool.get("functionDeclarations") if type(tool) is dict and len(tool) == 1 else None
-        listed = group if type(group) is list else [tool]
-        for n, each in enumerate(listed):
-            node = Node(at if listed is not group else (*at, "functionDeclarations", n), {})
+        group = tool.get("functionDeclarations") if type(tool) is dict else None
+        listed: list[tuple[Path, Any]] = [(at, tool)]
+        if type(group) is list:
+            rest = {key: tool[key] for key in tool if key != "functionDeclarations"}
+            listed = [((*at, "functionDeclarations", n), each) for n, each in enumerate(group)]
+            listed += [(at, rest)] * bool(rest)
+        for path, each in listed:
+            node = Node(path, {})
             forms = [form for form in FORMS[api] if form.kind == "tool"]
             more: list[Path] = []
             if any(match(form.template, each, node.at, node, more) for form in forms):
@@ -1426,7 +1441,7 @@ def read_turn(api: str, message: Any, at: Path, unknown: list[Path]) -> Node:
     role = message.get("role", "user" if api == GEMINI else "")
     if api != CHAT or role not in ("tool", "function"):
         known = ("role", *APIS[api].pieces.split())
-        unknown += [(*at, key) for key in message if key not in known and message[key] is not None]
+        unknown += [(*at, key) for key in message if key not in known and message[key] not in (None, [])]
     parts = [read_part(api, piece, place, unknown) for piece, place in _spread(api, message, at)]
     role = _ROLES.get(role, role) if type(role) is str and role in APIS[api].roles.split() else ""
     is_tool = any(part["kind"] == "result" for part in parts)
@@ -1456,9 +1471,9 @@ def write_body(
     if api != CHAT and system is not MISSING:
         body[form.system] = system
     tools = [tool for tool in session.get("tools", []) if is_home or "name" in tool]
-    if api == MESSAGES and not is_home:  # it asks for the schema of an object
-        tools = [Node(tool.at, {"parameters": {}, **tool}) for tool in tools]
-        for tool in [tool for tool in tools if type(tool["parameters"]) is dict]:
+    if api == MESSAGES:  # it asks for the schema of an object
+        tools = [Node(tool.at, {"parameters": {"type": "object"}, **tool}) for tool in tools]
+        for tool in [tool for tool in tools if not is_home and type(tool["parameters"]) is dict]:
             tool["parameters"] = {"type": "object", **tool["parameters"]}
     if "tools" in native or tools or (is_whole and "tools" in session):
         body["tools"] = native["tools"] if "tools" in native else write_tools(api, tools)
@@ -1466,8 +1481,13 @@ def write_body(
 
 
 def write_home(session: Node) -> Any:
-    """Return a neutral session as the record of its own API that it came from: the same JSON value."""
+    """Return a neutral session as the record of its own API that it came from: the same JSON value.
+
+    Turns of another API are carried there. Raises SessionError where they cannot go.
+    """
     api, model = session["issuer"]["api"], session["issuer"]["model"]
+    if any(turn.get("issuer", session["issuer"])["api"] != api for turn in session["turns"]):
+        return convert(session, api, model or "")[0]
     messages = [each for turn in session["turns"] for each in turn.get("native") or write_turn(api, turn)]
     return write_body(session, api, messages, model, True, True)
 
@@ -1867,6 +1887,9 @@ def convert(session: Node, api: str, model: str, options: Container[str] = ()) -
     messages: list[Any] = []
     is_new = False  # the last message was written here
     for is_own, turn in _settle_calls(move, pairs):
+        if not (is_own or turn["parts"] or turn.at == turns[-1].at):
+            move.lose("a message of which nothing can go is left out", turn.at)
+            continue
         written = turn.get("native") or write_turn(api, turn) if is_own else write_turn(api, turn)
         if api == GEMINI and is_new and not is_own and messages[-1]["role"] == written[0]["role"]:
             messages[-1]["parts"] += written.pop(0)["parts"]  # Gemini wants a user's and a model's in turn
@@ -1932,20 +1955,20 @@ def _settle_calls(move: Move, pairs: list[Pair]) -> Iterator[tuple[bool, Node]]:
     # Where the user spoke last; a text behind results is joined to them for Gemini.
     current, is_joined = -1, False
     for place, turn in enumerate(turns):
-        is_joined = turn["role"] == "tool" or (is_joined and turn["role"] != "assistant")
+        is_joined = turn["role"] == "tool" or place in behind or (is_joined and turn["role"] != "assistant")
         current = place if turn["role"] in ("user", "system") and not is_joined else current
     for place, turn in enumerate(turns):
         parts = [renewed.get(id(part), part) for part in turn["parts"] if id(part) not in settled]
         if parts or not turn["parts"]:
             new_turn = Node(turn.at, {**turn, "parts": parts})
             yield owns[place], turn if owns[place] else _carry_turn(new_turn, move, place > current)
-        if behind[place]:
+        if place in behind:
             yield False, _carry_turn(Node(turn.at, {"role": "tool", "parts": behind[place]}), move, False)
 
 
 def _look_at_call(move: Move, call: Node, is_repeated: bool) -> None:
     """Refuse a foreign call that cannot go; note an integer that Gemini may not read whole."""
-    name = show(f"{call.get('call_id', '')} ({call['tool']})")
+    name = show(f"{call.get('call_id', '')} ({call['tool']})".lstrip())
     if is_repeated:
         move.refuse(f"two calls of one turn have the id {name}", call.at)
     if type(call["arguments"]) is not dict:
@@ -1962,7 +1985,7 @@ def _holds_large_integer(value: Any) -> bool:
 
 def _make_unclear(move: Move, call: Node) -> Node:
     """Return a result that says that an open call is unclear; it is noted or refused, as the options say."""
-    name = show(f"{call.get('call_id', '')} ({call['tool']})")
+    name = show(f"{call.get('call_id', '')} ({call['tool']})".lstrip())
     if "unclear" in move.options:
         move.lose(f"open call {name}: its result says that it is unclear", call.at)
     else:
@@ -1995,8 +2018,8 @@ def _carry_turn(turn: Node, move: Move, is_current: bool) -> Node:
         why = "placeholder signature on a call: documented for moved history, in no recorded run"
         move.lose(why, parts[first].at)
         parts[first]["credential"] = PLACEHOLDER
-    is_loop = is_current and role == "assistant" and move.session["turns"][-1]["role"] == "tool"
-    if is_loop and move.api == MESSAGES:
+    last = {part["kind"] for part in move.session["turns"][-1]["parts"]}
+    if is_current and role == "assistant" and move.api == MESSAGES and (last == {"result"} or "call" in last):
         move.lose(
             "no thinking in this tool loop: its earlier turns have none; Claude does not say so", turn.at
         )
@@ -2025,6 +2048,8 @@ def _carry_part(part: Node, role: str, maker: str, move: Move) -> list[Node]:
                 move.lose("a result of several parts goes as their texts, joined by a line feed", part.at)
             is_text = [each["kind"] for each in content] == ["text"]
             return [Node(part.at, {**part, "content": content[0]["text"] if is_text else content or ""})]
+    elif move.is_home and "native" in part and role != "assistant":
+        return [part]
     elif kind != "call" and (part.get("media_type") not in _IMAGES or role not in APIS[api].images.split()):
         move.leave_out(part, " in a tool result" if role == "result" else "")
         return [Node(part.at, {"kind": "text", "text": render_stand_in(part)})]
@@ -2215,6 +2240,8 @@ def find_reply_findings(reply: Any, api: str | None = None) -> Findings:
         return list_differences(message, Words("a message"), *at)
     content, is_named = message.get(form.content, MISSING), api != GEMINI
     whole = {**message, **({"type": "message"} if api == MESSAGES else {}), "role": form.assistant}
+    if api == CHAT and message.get("refusal"):
+        whole["refusal"] = Words(f"null ({_REFUSED})")
     if type(content) is list:
         no_block = Words("a block with a type" if is_named else "an object")
         good = [type(block) is dict and (not is_named or type(block.get("type")) is str) for block in content]
@@ -2318,12 +2345,13 @@ def judge_reply(session: Node, reply: Any) -> tuple[Node | None, Findings]:
 
 def _find_bad_calls(session: Node, calls: list[Node]) -> Iterator[Finding]:
     names = {tool["name"] for tool in session.get("tools", []) if "name" in tool}
+    is_bare = session.get("native", {}).get("bare")  # a list of messages does not say what tools there are
     done: dict[tuple[str, str], str] = {}
     for name, call, _ in list_operations(session["turns"]):
         done.setdefault(_identify(call), name)
     for call in calls:
         path, tool = render_path(call.at), show(call["tool"])
-        if call["tool"] not in names:
+        if not is_bare and call["tool"] not in names:
             yield Finding(path, f"calls {tool}, which is not a tool of the session")
         if type(call["arguments"]) is not dict:
             yield Finding(path, f"the arguments of {tool} are not a JSON object")
@@ -4036,8 +4064,11 @@ def find_facts(session: Node) -> Json:
 def _say_facts(terminal: Terminal, session: Node) -> int:
     """Say what is in a session, and what its own API would refuse in it; return the exit code."""
     facts, findings, api = find_facts(session), [], session["issuer"]["api"]
-    if api:
-        findings = find_session_refusals(read_session(write_home(session), api, facts["model"]))
+    try:
+        body = write_home(session) if api else None
+        findings = find_session_refusals(read_session(body, api, facts["model"])) if api else []
+    except SessionError as error:
+        findings = error.findings
     for name, value in () if terminal.as_json else facts.items():
         terminal.write_out(f"{name.replace('_', ' ')}: {'unknown' if value is None else show(str(value))}")
     opens = [call for _, call, result in pair_results(session["turns"])[0] if result is None]
@@ -4113,7 +4144,11 @@ def _print_recovery(terminal: Terminal, options: Any, stream: Stream) -> int:
     session = read_session_file(options.session, getattr(options, "from"), options.issuer)
     api, model = session["issuer"]["api"], session["issuer"]["model"] or ""
     thinking = session["settings"].get("thinking") not in (None, {"type": "disabled"})
-    refusal = f"the record is of {api}, the stream of {stream.api}" if stream.api not in ("", api) else ""
+    refusal = (
+        f"the record is of {api or 'an unknown API'}, the stream of {stream.api}"
+        if stream.api not in ("", api)
+        else ""
+    )
     refusal = refusal or find_recovery_refusal(options.by, api, model, thinking, stream)
     if refusal:
         raise SessionError([Finding(f"--by {options.by}", f"{refusal}; {_RESEND}")])

@@ -6,9 +6,93 @@ import json
 import unittest
 
 from checkpoint_demo import SessionError, convert, find_refusals, judge_reply, read_session
-from tests.session_support import PAIRS, SESSIONS, TARGETS, api_of, build_record, read_body, read_case, same
+from tests import test_session_refusals as made
+from tests.session_support import (
+    PAIRS,
+    SESSIONS,
+    TARGETS,
+    api_of,
+    build_record,
+    read_body,
+    read_case,
+    run_session,
+    same,
+)
 from tests.support import count_rounds
 from tests.test_session_reply import call, chat
+
+IMAGE = {"inlineData": {"mimeType": "image/png", "data": "aa"}}
+SEARCH = {"type": "search_result", "source": "s", "title": "t", "content": [made.text("found")]}
+CODE = {"executableCode": {"language": "PYTHON", "code": "1"}, "thoughtSignature": "s"}
+DECLARED = {"googleSearch": {}, "functionDeclarations": [{"name": "n"}]}
+RESPONSE = {"functionResponse": {"name": "n", "response": {"output": "r"}, "parts": [IMAGE]}}
+CALL = {"functionCall": {"name": "n"}, "thoughtSignature": "s"}
+NEXT = made.responds({"text": "x"})
+PAIR = [made.assistant(made.use()), made.user(made.result())]
+# A record, its target and options, words of standard error (of a refusal if they begin with "no: "), words of
+# the body, and words that neither holds.
+WAYS = {
+    "a turn of a signature alone": (
+        (made.messages(made.assistant({**made.THINKING, "thinking": ""}), made.USER), "gemini", ""),
+        ("nothing can go", '"role":"user"', "model"),
+    ),
+    "a turn whose reasoning stays behind": (
+        (
+            made.gemini(made.model({"text": "hm", "thought": True}), NEXT),
+            "anthropic",
+            "--no-reasoning",
+        ),
+        ("nothing can go", '"role":"user"', "assistant"),
+    ),
+    "an open call in front of a text, at Gemini": (
+        (made.messages(PAIR[0], made.user(made.text("why?"))), "gemini", "--unclear"),
+        ("placeholder", "not recorded", "default_api"),
+    ),
+    "an open call at the end, at Claude": (
+        (made.messages(*PAIR, made.assistant(made.use("b"))), "older", "--unclear"),
+        ("no thinking", "not recorded", "thinking_"),
+    ),
+    "a text behind the last result": (
+        (made.gemini(made.model(CALL), made.responds(RESPONSE, {"text": "x"})), "anthropic", ""),
+        ("credential", '"image"', "no thinking"),
+    ),
+    "an image beside a response": (
+        (made.gemini(made.model(CALL), made.responds(RESPONSE)), "kimi", ""),
+        ("no: functionResponse.parts[0]: media (image/png) in a tool result", "", "rejected: 2"),
+    ),
+    "a vendor's part that is signed": (
+        (made.gemini(made.model(CODE, {"text": "1"}), NEXT), "kimi", "--leave-out"),
+        ("credential left out", "other (executableCode) left out", '"s"'),
+    ),
+    "a signed file": (
+        (
+            made.gemini(made.model({"fileData": {}, "thoughtSignature": "s"}), NEXT),
+            "kimi",
+            "",
+        ),
+        ("no: media (fileData) has no place", "", "rejected: 2"),
+    ),
+    "functions beside a vendor's own tool": (
+        (made.gemini(tools=[DECLARED]), "kimi", "--leave-out"),
+        ("googleSearch", '"name":"n"', "functionDeclarations"),
+    ),
+    "a found text inside a result, at another Claude": (
+        (made.messages(PAIR[0], made.user({**made.result(), "content": [SEARCH]})), "older", ""),
+        ("no thinking", "search_result", "left out"),
+    ),
+    "a list that is empty": (
+        (
+            made.chat({"role": "assistant", "content": "a", "annotations": [], "refusal": None}, made.USER),
+            "anthropic",
+            "",
+        ),
+        ("", '"a"', "annotations"),
+    ),
+    "a call without an id": (
+        (made.gemini(made.model(CALL)), "kimi", ""),
+        ("no: call (n) has no result", "", "call  "),
+    ),
+}
 
 ROUNDS = count_rounds(300)
 
@@ -71,6 +155,19 @@ class AwayTest(unittest.TestCase):
                     self.assertEqual(same(read_body(api, body)), same((users, kept)))
                     held = [secret for secret in secrets if secret in same(body)]
                     self.assertEqual(held, secrets if model == "claude-sonnet-5-5" else [])
+
+    def test_convert_record_loses_nothing_unsaid(self):
+        targets = {**TARGETS, "older": ("messages", "claude-opus-5")}
+        for phrase, ((record, target, options), (said, held, absent)) in WAYS.items():
+            with self.subTest(phrase):
+                api, model = targets[target]
+                code, body, notes = run_session(
+                    "--to", api, "--model", model, *options.split(), record=record
+                )
+                self.assertEqual((code, body == ""), (int(said[:4] == "no: "),) * 2)
+                self.assertIn(said.removeprefix("no: "), notes)
+                self.assertIn(held, body)
+                self.assertNotIn(absent, body + notes)
 
     def test_convert_reply_of_unclear_call_goes_only_with_option(self):
         record = read_case("031-open-call-anthropic.session.json")

@@ -7,9 +7,10 @@ import json
 import random
 import unittest
 
-from checkpoint_demo import convert, read_session, write_home
+from checkpoint_demo import convert, judge_reply, read_session, write_home
 from tests.session_support import SESSIONS, api_of, build_record, read_case, run_session, same
 from tests.support import count_rounds
+from tests.test_session_reply import chat
 
 ROUNDS = count_rounds(1_500)
 _STRANGE = [
@@ -132,6 +133,26 @@ class HomeTest(unittest.TestCase):
                 record, api = build_record(vendor, seed)[0], api_of(vendor)
             with self.subTest(seed=seed):
                 self.assert_home(mutate(copy.deepcopy(record), dice), api)
+
+    def test_tool_without_parameters_is_kept(self):
+        session = {"format": "neutral-session", "schema_version": 1, "tools": [{"name": "n"}], "turns": []}
+        for api, held in (("messages", "input_schema"), ("chat", "function"), ("gemini", "functionDecl")):
+            session["issuer"] = {"api": api, "model": "m"}
+            with self.subTest(api):
+                body = json.dumps(write_home(read_session(session, "neutral"))["tools"])
+                self.assertIn('"name": "n"', body)
+                self.assertIn(held, body)
+
+    def test_turn_of_another_api_is_carried_there(self):
+        session = read_session(read_case("001-plain-anthropic.session.json"), "messages")
+        reply = chat("Done.", reasoning_content="kimi thinks", note="x")
+        grown = {**session, "turns": [*session["turns"], judge_reply(session, reply)[0]]}
+        grown["turns"].append({"role": "user", "parts": [{"kind": "text", "text": "And?"}]})
+        code, _, err = run_session(record=grown)
+        self.assertEqual((code, err), (0, ""))
+        body = write_home(read_session(json.loads(json.dumps(grown)), "neutral"))
+        self.assertEqual(body["messages"][:-2], write_home(session)["messages"])
+        self.assertEqual(body["messages"][-2]["content"][1], {"type": "text", "text": "Done."})
 
 
 if __name__ == "__main__":

@@ -48,6 +48,7 @@ ANSWERS = {
     "chat in parts": (chat([{"type": "text", "text": "["}, {"type": "text", "text": "1]"}]), ""),
     "chat cut": (chat("[1]", stop="length"), "choices[0].finish_reason"),
     "chat filtered": (chat("[1]", stop="content_filter"), "the model refused"),
+    "chat that refuses": (chat("[1]", refusal=" "), "the model refused"),
     "chat with a call": (chat("[1]", tool_calls=call()), "expected no tool call"),
     "chat with an old call": (
         chat("[1]", function_call={"name": "n", "arguments": ""}),
@@ -113,6 +114,8 @@ VERDICTS = {
     "a reason that is empty": (chat("x", stop=""), "expected the end of a turn"),
     "a reason that is a list": (chat("x", stop=["stop"]), "expected the end of a turn"),
     "a refusal": (claude(stop="refusal"), "the model refused"),
+    "a refusal of chat": (chat(None, refusal="no"), "message.refusal"),
+    "a refusal that is empty": (chat("x", refusal=None), ""),
     "a pause": (claude(stop="pause_turn"), "paused"),
     "a call without an id": (
         claude({"type": "tool_use", "name": "weigh_parcel", "input": {}}, stop="tool_use"),
@@ -160,6 +163,12 @@ class ReplyTest(unittest.TestCase):
                     session, chat(stop="tool_calls", tool_calls=call("quote_fee", arguments))
                 )
                 self.assertEqual(len(findings), found)
+
+    def test_bare_list_does_not_say_which_tools_there_are(self):
+        record = [{"role": "user", "content": "go"}]
+        reply = chat(stop="tool_calls", tool_calls=call())
+        self.assertEqual(judge_reply(read_session(record, "chat"), reply)[1], [])
+        self.assertTrue(judge_reply(read_session({"messages": record}, "chat"), reply)[1])
 
     def test_reply_without_a_message_has_no_turn(self):
         session = read_session(read_case("001-plain-anthropic.session.json"), "messages")
