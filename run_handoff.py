@@ -52,7 +52,6 @@ Findings = list[demo.Finding]
 Watch = Callable[[float], bool]  # takes the seconds that have passed
 
 EXIT_FAILED, EXIT_UNCLEAR = 4, 5
-
 ENDPOINT = "https://api.ofox.ai/anthropic/v1/messages"
 SENDER_MODEL = "anthropic/claude-fable-5.2"
 KEY_ENVIRONMENT = "OFOX_API_KEY"
@@ -123,7 +122,6 @@ class RunEnded(Exception):
     """
 
     def __init__(self, exit_code: int, why: str, cause: str = OTHER) -> None:
-        super().__init__(exit_code, why, cause)
         self.exit_code, self.why, self.cause = exit_code, why, cause
 
 
@@ -149,8 +147,7 @@ class RunError(demo.HandoffError):
 
     def __init__(self, exit_code: int, folder: str, end: str, records: Records, verdict: str) -> None:
         self.exit_code, self.verdict, self.cause = exit_code, verdict, find_cause(records)
-        what = f"the run in {demo.show(folder)}: {demo.show(end)}"
-        super().__init__(what, *explain_end(self.verdict, records))
+        super().__init__(f"the run in {demo.show(folder)}: {demo.show(end)}", *explain_end(verdict, records))
 
 
 def explain_end(verdict: str, records: Records) -> tuple[str, str]:
@@ -1008,10 +1005,9 @@ def send_request(
     came. The outcome says what broke; only bugs and interrupts are raised.
     """
     attempt, headers = Attempt(), {"x-api-key": key.value, **HEADERS}
-    thread = threading.Thread(target=attempt.run, args=(url, headers, data, timeout_seconds), daemon=True)
     begun, interrupted, late = time.monotonic(), False, False
     try:
-        thread.start()
+        threading.Thread(target=attempt.run, args=(url, headers, data, timeout_seconds), daemon=True).start()
         while not (interrupted or late or attempt.done.wait(0.1)):
             passed = time.monotonic() - begun
             interrupted, late = is_interrupted(passed), passed >= timeout_seconds
@@ -1052,21 +1048,14 @@ def _build_outcome(attempt: Attempt, key: Key, interrupted: bool, elapsed_millis
     if key.remove_from_text(joined) != joined or (not is_decoded and key.remove_from(text) != text):
         kept, finding = KEY_MARK.encode(), finding or "its text held the key in pieces: it is not kept"
     request_id, id_header = _find_request_id(reply, attempt.headers)
-    return Outcome(
-        kept if attempt.http_status is not None else None,
-        opened=attempt.opened,
-        interrupted=interrupted,
-        began=attempt.began and attempt.http_status is None,
-        http_status=attempt.http_status,
-        request_id=clean(request_id),
-        request_id_header=id_header,
-        retry_after=clean(header("retry-after")),
-        content_encoding="gzip" if is_decoded else "",
-        content_encoding_header="" if is_decoded or encoding == "identity" else clean(encoding),
-        key_removed=kept != body,
-        elapsed_milliseconds=elapsed_milliseconds,
-        finding=clean(finding, 200),
-    )
+    facts: Json = {"opened": attempt.opened, "interrupted": interrupted, "http_status": attempt.http_status}
+    facts.update(request_id=clean(request_id), request_id_header=id_header)
+    facts.update(retry_after=clean(header("retry-after")), finding=clean(finding, 200))
+    unread = "" if is_decoded or encoding == "identity" else clean(encoding)
+    facts.update(content_encoding="gzip" if is_decoded else "", content_encoding_header=unread)
+    facts.update(key_removed=kept != body, elapsed_milliseconds=elapsed_milliseconds)
+    has_status = attempt.http_status is not None
+    return Outcome(kept if has_status else None, began=attempt.began and not has_status, **facts)
 
 
 def _find_request_id(reply: Any, headers: Any) -> tuple[str, str]:
@@ -1348,12 +1337,10 @@ class RehearsalModels:
         if len(request["messages"]) > 1:
             return "end_turn", [{"type": "text", "text": "I have the result."}]
         call_id, tool = f"toolu_{os.urandom(8).hex()}", request["tools"][0]["name"]
-        content = [
-            {"type": "thinking", "thinking": "", "signature": os.urandom(24).hex()},
-            {"type": "tool_use", "id": call_id, "name": tool, "input": {}},
-        ]
-        self._first, self._content = request, content
-        return "tool_use", content
+        thinking = {"type": "thinking", "thinking": "", "signature": os.urandom(24).hex()}
+        call = {"type": "tool_use", "id": call_id, "name": tool, "input": {}}
+        self._first, self._content = request, [thinking, call]
+        return "tool_use", self._content
 
 
 def _refuse(status: int, kind: str, message: str) -> tuple[int, Json]:
@@ -1556,8 +1543,7 @@ class Inspector:
             observed = f"observed {demo.describe(facts[odd[0]])} as {odd[0]}"
             raise EvidenceBroken(self._line(), f"{observed}, which no run has")
         try:
-            if not facts["rehearsal"]:
-                check_endpoint(facts["endpoint"])
+            check_endpoint(facts["endpoint"])
         except demo.RefusedError as error:
             raise EvidenceBroken(self._line(), error.what) from error
 
@@ -1579,10 +1565,8 @@ class Inspector:
 
     def _build_plan(self, facts: Json) -> Plan:
         """Return the plan with the trusted rows, else with the task's own, else with the recorded ones."""
-        rows = self._work.rows
-        if rows is None and facts["source_sha256"] == demo.digest_json(self._task.source):
-            rows = self._task.source
-        if rows:
+        is_own = facts["source_sha256"] == demo.digest_json(self._task.source)
+        if rows := self._work.rows or (self._task.source if is_own else []):
             return Plan(self._task, rows, facts)
         plan = Plan(self._task, self._parse_recorded_rows(), facts)
         if not plan.rows:
@@ -2092,20 +2076,17 @@ def _show_run(terminal: demo.Terminal, folder: str, report: demo.Report, records
     if terminal.as_json:
         why, next_step = explain_end(report.verdict, records)
         known: Json = {"why": why, "next": next_step, "folder": folder, "rehearsal": is_rehearsal(records)}
-        requests = list_requests(records, not report.findings)
-        known.update(requests={name: asked["state"] for name, asked in requests.items()})
-        known.update(cost_usd=find_end(records).get("cost_usd", "unknown"), **facts)
+        states = {name: asked["state"] for name, asked in list_requests(records, not report.findings).items()}
+        known.update(requests=states, cost_usd=find_end(records).get("cost_usd", "unknown"), **facts)
         return terminal.say(report._replace(what=end, notes=[*warnings, *report.notes], facts=known))
     terminal.write_out(render_table(records, not report.findings))
-    for check in facts.get("checks", ()):
-        terminal.write_out(f"ok: {check}")
+    for line in (*(f"ok: {check}" for check in facts.get("checks", ())), *facts.get("limits", ())):
+        terminal.write_out(line)
     missing = [f"missing: {fault}" for fault in facts.get("missing", ())]
     for line in (*warnings, *missing, *(f"note: {note}" for note in report.notes)):
         terminal.write_err(line, "yellow")
     for finding in report.findings:
         terminal.write_err(str(finding), "red")
-    for limit in facts.get("limits", ()):
-        terminal.write_out(limit)
     if code != demo.EXIT_DONE:
         raise RunError(code, folder, end, records, report.verdict)
     terminal.write_out(end, "green")
