@@ -147,7 +147,7 @@ def build_reply(status, headers, body):
     return f"HTTP/1.1 {status} Invented\r\n{head}\r\n".encode("latin-1") + body
 
 
-class HoldsTestCase(RunTestCase):
+class ConditionsTestCase(RunTestCase):
     """A test of live runs whose first or third request meets something out of the ordinary."""
 
     def run_first(self, entry, *options, out="run", **settings):

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import unittest
 
-from tests.conditions import HoldsTestCase, copy_scripts, start_with
+from tests.conditions import ConditionsTestCase, copy_scripts, start_with
 from tests.support import GOOD_RUN, KEY, ROOT, Ended
 
 # Runs a script as if some modules were not there: their names, the script, its arguments.
@@ -22,7 +22,7 @@ runpy.run_path(script, run_name="__main__")
 """
 
 
-class MissingModuleTest(HoldsTestCase):
+class MissingModuleTest(ConditionsTestCase):
     def run_without(self, names, *arguments, script="run_handoff.py"):
         ended = subprocess.run(
             [sys.executable, "-B", "-c", WITHOUT, names, str(ROOT / script), *arguments],
@@ -71,7 +71,7 @@ class MissingModuleTest(HoldsTestCase):
         self.assertEqual(ended.code, 0, ended)
 
 
-class NeighbourTest(HoldsTestCase):
+class NeighbourTest(ConditionsTestCase):
     """The scripts find each other by their own path, wherever they are started and however."""
 
     SWITCHES = {"plain": [], "isolated": ["-I"]}

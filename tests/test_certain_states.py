@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 
-from tests.conditions import FIRST, HoldsTestCase
+from tests.conditions import FIRST, ConditionsTestCase
 from tests.support import CALLED, api_error, respond
 
 # Refused before any work, whatever else the server says.
@@ -16,7 +16,7 @@ FAILED = {
 POLICY = "Output blocked by content filtering policy"
 
 
-class StatusTest(HoldsTestCase):
+class StatusTest(ConditionsTestCase):
     def run_with(self, out, *reply, **headers):
         """Answer a run's first request; return how the run Ended, which its inspection agrees with."""
         ended = self.run_first(respond(*reply, **headers), out=out)

@@ -6,7 +6,7 @@ import gzip
 import json
 import zlib
 
-from tests.conditions import FIRST, THIRD, HoldsTestCase, build_reply
+from tests.conditions import FIRST, THIRD, ConditionsTestCase, build_reply
 from tests.support import ANSWERED, CALLED, ENDED, KEY, message, respond, text, tool_call
 
 WHOLE = json.dumps(ANSWERED).encode()
@@ -19,7 +19,7 @@ def with_headers(*headers, body=MISFIT, status=200):
     return build_reply(status, [("content-length", len(body)), *headers], body)
 
 
-class RequestIdTest(HoldsTestCase):
+class RequestIdTest(ConditionsTestCase):
     # The headers that came, and what the ledger has: (id, header).
     FOUND = {
         "the vendor's": ([("request-id", "req_1")], ("req_1", "request-id")),
@@ -105,7 +105,7 @@ class RequestIdTest(HoldsTestCase):
                 self.assertEqual(self.inspect(name).code, ended.code)
 
 
-class WordsTest(HoldsTestCase):
+class WordsTest(ConditionsTestCase):
     SAID = "the field demo_field is not allowed"
     # Bodies of other vendors' and gateways' errors, all of which say SAID.
     SHAPES = {
@@ -167,7 +167,7 @@ class WordsTest(HoldsTestCase):
                 self.assertEqual(self.inspect(name).code, 4)
 
 
-class CallIdTest(HoldsTestCase):
+class CallIdTest(ConditionsTestCase):
     def test_tool_call_id_may_be_as_long_as_the_reply_allows(self):
         for size in (257, 5_000, 100_000, 1_500_000, 3_000_000):
             with self.subTest(size):
@@ -181,7 +181,7 @@ class CallIdTest(HoldsTestCase):
                 self.assertEqual(self.inspect(str(size)).code, 0)
 
 
-class EncodingTest(HoldsTestCase):
+class EncodingTest(ConditionsTestCase):
     PIECES = (WHOLE[:100], WHOLE[100:101], WHOLE[101:])
     MEMBERS = tuple(map(gzip.compress, PIECES))
 
@@ -281,7 +281,7 @@ class EncodingTest(HoldsTestCase):
         self.assertIn("demo words", ended.err)
 
 
-class HeadTest(HoldsTestCase):
+class HeadTest(ConditionsTestCase):
     def send(self, count, line=b"x-demo-%04d: y\r\n", out="run"):
         lines = b"".join(line % number for number in range(count))
         head = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n" % len(WHOLE)

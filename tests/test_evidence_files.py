@@ -12,7 +12,7 @@ from tests.conditions import (
     FIRST,
     SENDER_REPLIES,
     THIRD,
-    HoldsTestCase,
+    ConditionsTestCase,
     counted,
     failing,
     failing_renames,
@@ -28,7 +28,7 @@ IS_WINDOWS = os.name == "nt"
 CANNOT_FLUSH = ("EINVAL", "EBADF", "ENOTSUP", "EOPNOTSUPP", "ENOSYS")
 
 
-class HardLinkTest(HoldsTestCase):
+class HardLinkTest(ConditionsTestCase):
     REFUSED = ("EPERM", "EACCES", "EINVAL", "ENOTSUP", "ENOSYS", "EMLINK", "EXDEV", "EIO", "ENOENT", "EROFS")
 
     def setUp(self):
@@ -91,7 +91,7 @@ class HardLinkTest(HoldsTestCase):
 
 
 @unittest.skipIf(IS_WINDOWS, "Windows flushes no folders")
-class FlushTest(HoldsTestCase):
+class FlushTest(ConditionsTestCase):
     def rehearse_and_prepare(self, name):
         rehearsed = handoff("--rehearse", "--out", self.path(f"run-{name}"))
         prepared = checkpoint("prepare", "--out", self.path(f"work-{name}"))
@@ -157,7 +157,7 @@ class FlushTest(HoldsTestCase):
                 self.assertEqual(ended.code, 2, ended)
 
 
-class RenameTest(HoldsTestCase):
+class RenameTest(ConditionsTestCase):
     def test_rename_that_is_refused_for_a_moment_is_tried_again(self):
         """A virus scanner holds a new file open for some tenths of a second."""
         for word in ("EACCES", "EPERM", "EBUSY"):
@@ -182,7 +182,7 @@ class RenameTest(HoldsTestCase):
         self.assertEqual(self.inspect().code, 4)
 
 
-class ReceivedReplyTest(HoldsTestCase):
+class ReceivedReplyTest(ConditionsTestCase):
     """A reply that was paid is never deleted because it could not get its name."""
 
     def check_kept(self, name, body, ended, operation_id, out="run"):
@@ -225,7 +225,7 @@ class ReceivedReplyTest(HoldsTestCase):
         self.assertEqual([name for name in self.files() if "1-response" in name], [])
 
 
-class AcceptedTest(HoldsTestCase):
+class AcceptedTest(ConditionsTestCase):
     """An accepted run is accepted, also where its last files could not be written."""
 
     LAST = ("report.html", "SHA256SUMS")

@@ -6,7 +6,7 @@ import errno
 import json
 import re
 
-from tests.conditions import SENDER_REPLIES, HoldsTestCase, failing_renames, names_file
+from tests.conditions import SENDER_REPLIES, ConditionsTestCase, failing_renames, names_file
 from tests.support import GOOD_RUN, handoff, message, respond, text
 
 OWN_SOURCE = "sku,available,target\nA-1,7,10\n"
@@ -14,7 +14,7 @@ OWN_ANSWER = '{"rows":[{"sku":"A-1","shortage":3}]}'
 WRONG = respond(message([text('{"rows":[]}')]))
 
 
-class HonestTest(HoldsTestCase):
+class HonestTest(ConditionsTestCase):
     def head(self, out="run"):
         """Return the part of a report that holds the verdict."""
         (head,) = re.findall("<header.*?</header>", self.report(out), re.DOTALL)

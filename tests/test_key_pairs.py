@@ -15,7 +15,7 @@ from unittest import mock
 from urllib.parse import quote
 
 from tests import test_hostile_server
-from tests.conditions import HoldsTestCase, find_closed_port
+from tests.conditions import ConditionsTestCase, find_closed_port
 from tests.support import GOOD_RUN, checkpoint, handoff
 
 OTHER_KEY = "sk-of-another-vendor-0123456789"
@@ -23,7 +23,7 @@ PASSWORD = "PROXYPASS-51"
 PROXY_VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "ftp_proxy")
 
 
-class NamedForTest(HoldsTestCase):
+class NamedForTest(ConditionsTestCase):
     def refuse(self, *options):
         """A live run with these options is refused before anything is made or sent."""
         with mock.patch.dict(os.environ, {"OTHER_KEY": OTHER_KEY, "https_proxy": "", "HTTPS_PROXY": ""}):
@@ -75,7 +75,7 @@ class NamedForTest(HoldsTestCase):
         self.assertEqual({request.headers["x-api-key"] for request in server.requests}, {OTHER_KEY})
 
 
-class ProxyTest(HoldsTestCase):
+class ProxyTest(ConditionsTestCase):
     def send(self, proxy, out="run", name="https_proxy"):
         """Do a live run to an https endpoint with a proxy set; return how it Ended."""
         clean = {variable.upper(): "" for variable in PROXY_VARIABLES}
@@ -188,7 +188,7 @@ class ProxyTest(HoldsTestCase):
         self.check_nowhere(PASSWORD, ended)
 
 
-class CertificateTest(HoldsTestCase):
+class CertificateTest(ConditionsTestCase):
     build_tls = test_hostile_server.LimitTest.build_tls
 
     @unittest.skipUnless(shutil.which("openssl"), "no openssl here")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.conditions import FIRST, RECEIVER, THIRD, HoldsTestCase
+from tests.conditions import FIRST, RECEIVER, THIRD, ConditionsTestCase
 from tests.support import ANSWER, THINKING, handoff, message, respond, text
 
 KNOWN_COST = "0.003168"  # 457 at 4 and 67 at 20 micro-dollars
@@ -88,7 +88,7 @@ ODD = {
 }
 
 
-class CostTest(HoldsTestCase):
+class CostTest(ConditionsTestCase):
     def answer_with(self, number, usage, content=None):
         """Answer the first request of a run with this usage; return (how it Ended, the request's record)."""
         reply = {**message([text("7")] if content is None else content), "usage": usage}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.conditions import SENDER_REPLIES, HoldsTestCase
+from tests.conditions import SENDER_REPLIES, ConditionsTestCase
 from tests.support import CASES, checkpoint, respond
 
 FOLDER = CASES / "response"
@@ -18,7 +18,7 @@ def read_cases():
     return {case["file"]: case for case in map(json.loads, filter(None, lines))}
 
 
-class ResponseCasesTest(HoldsTestCase):
+class ResponseCasesTest(ConditionsTestCase):
     def test_every_reply_ends_a_run_as_it_says(self):
         cases = read_cases()
         self.assertGreaterEqual(len(cases), 27)

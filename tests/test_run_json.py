@@ -17,7 +17,7 @@ from unittest import mock
 import run_handoff
 from tests.conditions import (
     SENDER_REPLIES,
-    HoldsTestCase,
+    ConditionsTestCase,
     copy_scripts,
     failing,
     find_closed_port,
@@ -30,7 +30,7 @@ WORDS = ("verdict", "exit_code", "what", "why", "next")
 IS_WINDOWS = os.name == "nt"
 
 
-class RunJsonTest(HoldsTestCase):
+class RunJsonTest(ConditionsTestCase):
     ENDS = {
         "accepted": (0, GOOD_RUN),
         "rejected": (1, (*SENDER_REPLIES, respond(message([text('{"rows":[]}')])))),
@@ -105,7 +105,7 @@ class RunJsonTest(HoldsTestCase):
         self.assertIn("SHA256SUMS", json.dumps(shown))
 
 
-class LostOutputTest(HoldsTestCase):
+class LostOutputTest(ConditionsTestCase):
     def run_full(self, *arguments):
         """Run the runner with a full standard output; return (exit code, standard error)."""
         err = io.StringIO()
@@ -134,7 +134,7 @@ def list_advice(ended):
     return [line[8:] for line in ended.err.split("\n") if line.startswith("  next: ")]
 
 
-class HintTest(HoldsTestCase):
+class HintTest(ConditionsTestCase):
     @unittest.skipIf(IS_WINDOWS, "cmd.exe quotes in another way")
     def test_hint_can_be_typed_as_it_is_shown(self):
         scripts = self.path("the scripts' own")

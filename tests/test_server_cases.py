@@ -13,7 +13,7 @@ import json
 from tests.conditions import (
     FIRST,
     THIRD,
-    HoldsTestCase,
+    ConditionsTestCase,
     build_reply,
     find_closed_port,
     send_after,
@@ -40,7 +40,7 @@ def decode_body(case):
     return base64.b64decode(case["body_b64"]) if "body_b64" in case else case.get("body", "").encode()
 
 
-class ServerCasesTest(HoldsTestCase):
+class ServerCasesTest(ConditionsTestCase):
     def test_cases_are_there(self):
         cases = read_cases()
         self.assertGreaterEqual(len(cases), 24)

@@ -7,7 +7,7 @@ import json
 import os
 from unittest import mock
 
-from tests.conditions import HoldsTestCase, counted, failing, full_flush, start_with
+from tests.conditions import ConditionsTestCase, counted, failing, full_flush, start_with
 from tests.support import ANSWERED, CASES, checkpoint, handoff
 
 
@@ -17,7 +17,7 @@ def read_cases():
     return {case["name"]: case for case in map(json.loads, filter(None, lines))}
 
 
-class SystemCasesTest(HoldsTestCase):
+class SystemCasesTest(ConditionsTestCase):
     def test_every_case_ends_as_it_says(self):
         cases = read_cases()
         self.assertGreaterEqual(len(cases), 4)

@@ -20,7 +20,7 @@ from tests.conditions import (
     SENDER_REPLIES,
     STYLE_CHANGED,
     VERSION_CHANGED,
-    HoldsTestCase,
+    ConditionsTestCase,
     copy_scripts,
     read_version,
     rewrite_ledger,
@@ -50,7 +50,7 @@ CHANGES = {
 FILES_OF_A_RUN = ("ledger.jsonl", "SHA256SUMS", "report.html")
 
 
-class VersionTestCase(HoldsTestCase):
+class VersionTestCase(ConditionsTestCase):
     """A test that inspects runs with changed copies of both scripts."""
 
     def copy(self, name, changes):
