@@ -4000,12 +4000,20 @@ _OPTIONS = ("fresh", "no_reasoning", "unclear", "leave_out")
 def _cmd_session(terminal: Terminal, options: Any) -> int:
     """Show a session record, print it for another API, or judge a reply to it."""
     chosen = [name for name in _OPTIONS if getattr(options, name)]
+    is_away = options.to not in (None, NEUTRAL)
+    misuses = {
+        "--to and --reply need the record's FILE": not options.file and (options.to or options.reply),
+        "--to API needs --model MODEL": is_away and not options.model,
+        "--model goes with --to API": options.model and not is_away,
+        "--reply goes with no other --to than neutral": options.reply and is_away,
+        "-o goes with --to": options.o != "-" and not options.to,
+        **{f"--{name.replace('_', '-')} goes with --to API": not is_away for name in chosen},
+    }
+    for what, applies in misuses.items():
+        if applies:
+            raise UsageError(what, terminal.name)
     if not options.file:
         return _say_ways(terminal)
-    if options.to not in (None, NEUTRAL) and not options.model:
-        raise UsageError("--to API needs --model MODEL", terminal.name)
-    if chosen and (options.to in (None, NEUTRAL) or options.reply):
-        raise UsageError(f"--{chosen[0].replace('_', '-')} goes with --to API", terminal.name)
     session = read_session_file(options.file, getattr(options, "from"), options.issuer)
     if options.reply:
         return _judge_reply_file(terminal, options, session)
@@ -4088,8 +4096,9 @@ def _judge_reply_file(terminal: Terminal, options: Any, session: Node) -> int:
     except InputError as error:
         turn, findings = None, [error]
     if options.to == NEUTRAL and turn is not None:
-        terminal.write_out(render_json({**session, "turns": [*session["turns"], turn]}))
-        return _reject(terminal, findings) if findings else EXIT_DONE
+        grown = render_json({**session, "turns": [*session["turns"], turn]})
+        code = _write_output(terminal, options.o, grown)
+        return _reject(terminal, findings) if findings else code
     if findings:
         return _reject(terminal, findings)
     return terminal.say(Report(EXIT_DONE, "accepted", "accepted: a whole reply that repeats no operation"))

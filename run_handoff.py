@@ -2063,7 +2063,8 @@ def _do_run(terminal: demo.Terminal, plan: Plan, key: Key, folder: str, announce
     if kept:
         page = os.path.join(folder, REPORT)
         terminal.write_err(f"evidence: {demo.show(folder)}, to be read: {demo.show(page)}")
-        terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.quote(folder)}")
+        more = " --task FILE" if plan.facts["task_sha256"] else ""
+        terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.quote(folder)}{more}")
     report = demo.Report(code, _VERDICTS[code], end, facts={"missing": missing})
     return _show_run(terminal, folder, report, recorder.records)
 

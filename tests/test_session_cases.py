@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import unittest
+from pathlib import Path
 
 from checkpoint_demo import convert, find_facts, pair_results, read_session
 from tests.session_support import CASES, REPLIES, SESSIONS, TARGETS, api_of, read_case, run_session
@@ -126,6 +128,34 @@ class SessionCasesTest(unittest.TestCase):
                 code, out, err = run_session(*options, record=record)
                 self.assertEqual((code, "web_search" in json.dumps(json.loads(out)["tools"])), (0, False))
                 self.assertIn("web_search", err)
+
+    def test_options_that_do_not_belong_together_are_refused(self):
+        record = str(CASES / "001-plain-anthropic.session.json")
+        reply = str(CASES / "109-answer.reply.json")
+        away = ("--to", "chat", "--model", "kimi-k3")
+        for arguments in (
+            ("--reply", reply),
+            ("--to", "neutral"),
+            (record, "--to", "chat"),
+            (record, "--model", "kimi-k3"),
+            (record, "-o", "nowhere.json"),
+            (record, "--fresh"),
+            (record, "--to", "neutral", "--unclear"),
+            (record, "--reply", reply, *away),
+        ):
+            with self.subTest(arguments):
+                code, out, err = run_session(*arguments)
+                self.assertEqual((code, out), (2, ""))
+                self.assertIn("usage: ", err)
+
+    def test_grown_session_can_be_written_to_a_new_file(self):
+        record = str(CASES / "001-plain-anthropic.session.json")
+        reply = str(CASES / "109-answer.reply.json")
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder, "grown.json")
+            code, _, err = run_session(record, "--reply", reply, "--to", "neutral", "-o", str(path))
+            self.assertEqual((code, err), (0, ""))
+            self.assertEqual(json.loads(path.read_bytes())["turns"][-1]["role"], "assistant")
 
     def test_reply_becomes_the_next_turn(self):
         for case in REPLIES:
