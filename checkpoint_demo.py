@@ -1940,8 +1940,11 @@ def _settle_calls(move: Move, pairs: list[Pair]) -> Iterator[tuple[bool, Node]]:
     settled: set[int] = set()  # results that are written behind their calls
     seen: set[Any] = set()
     behind: dict[int, list[Node]] = defaultdict(list)
+    # Gemini takes the results of one turn together alone, and pairs those without ids by their order.
+    together = {pair.turn for pair in pairs if pair.result is None and move.api == GEMINI}
     for place, call, result in pairs:
-        if owns[place] and (result is not None or "unclear" not in move.options):
+        is_settled = result is not None and place not in together
+        if owns[place] and (is_settled or "unclear" not in move.options):
             continue
         call_id = call.get("call_id") if owns[place] else next(minted)
         new = {"tool": call["tool"], **({"call_id": call_id} if call_id is not None else {})}
@@ -2097,10 +2100,15 @@ def build_session_checkpoint(session: Node, objective: str | None = None) -> Jso
         digest = digest_bytes(canonical_json(_strip(session)))
     except InputError as error:
         raise SessionError([Finding(render_path(_find_surrogate(session)), error.message)]) from error
-    spoken = [turn for turn in session["turns"] if turn["role"] != "assistant"]
-    said = [part for turn in spoken for part in turn["parts"]]
-    texts = [part["text"] for part in said if part["kind"] == "text" and part["text"]]
-    asked = [text for text in (session.get("system"), *texts[-1:]) if text]
+    turns = [turn for turn in session["turns"] if turn["role"] != "assistant"]
+    said = [
+        (turn["role"], part["text"]) for turn in turns for part in turn["parts"] if part["kind"] == "text"
+    ]
+    said = [(role, text) for role, text in said if text]
+    texts, asked = [text for _, text in said], [session["system"]] if session.get("system") else []
+    users = [place for place, (role, _) in enumerate(said) if role != "system"]
+    if users and objective is None:
+        asked.append(texts.pop(users[-1]))
     operations: dict[str, list[Json]] = {"completed": [], "unclear": []}
     for name, call, result in list_operations(session["turns"]):
         operation = {"operation_id": name, "operation": call["tool"], "arguments": call["arguments"]}
@@ -2113,7 +2121,7 @@ def build_session_checkpoint(session: Node, objective: str | None = None) -> Jso
         "schema_version": 1,
         "task_id": f"session-{digest[:12]}",
         "objective": "\n\n".join(asked) if objective is None else objective,
-        "background": texts[:-1] if objective is None else texts,
+        "background": texts,
         "source_sha256": digest,
         **operations,
         "pending": ["Answer the user's last message"],

@@ -52,6 +52,10 @@ WAYS = {
         (made.messages(*PAIR, made.assistant(made.use("b"))), "older", "--unclear"),
         ("no thinking", "not recorded", "thinking_"),
     ),
+    "an open call among answered ones, at home": (
+        (made.gemini(made.model(CALL, CALL), made.responds(made.RESPONSE)), "gemini", "--unclear"),
+        ("open call (n)", '"output":"r"}}},{"functionResponse"', "would refuse"),
+    ),
     "a text behind the last result": (
         (made.gemini(made.model(CALL), made.responds(RESPONSE, {"text": "x"})), "anthropic", ""),
         ("credential", '"image"', "no thinking"),

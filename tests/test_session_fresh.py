@@ -65,6 +65,11 @@ class CheckpointTest(unittest.TestCase):
             checkpoint["background"], ["What does it cost to send parcel PK-88 from Lund to Porto?"]
         )
 
+    def test_objective_is_the_users_last_text_not_a_late_system_message(self):
+        checkpoint = build_session_checkpoint(read("045-developer-and-late-system-openai", "chat"))
+        self.assertTrue(checkpoint["objective"].endswith("from Lund to Porto?"))
+        self.assertEqual(checkpoint["background"], ["From now on name fees in cents."])
+
     def test_checkpoint_holds_no_word_of_the_assistant_and_no_credential(self):
         for seed in range(60):
             vendor = ["anthropic", "kimi", "gemini"][seed % 3]
