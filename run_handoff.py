@@ -50,6 +50,7 @@ Rows = list[Json]
 Records = list[Json]  # of a ledger
 Findings = list[demo.Finding]
 Watch = Callable[[float], bool]  # takes the seconds that have passed
+Send = Callable[[bytes], "Outcome"]  # takes a request's body
 
 EXIT_FAILED, EXIT_UNCLEAR = 4, 5
 ENDPOINT = "https://api.ofox.ai/anthropic/v1/messages"
@@ -855,8 +856,7 @@ class Attempt:
         import socket
 
         with self._lock:
-            self._given_up = True
-            self.finding = finding
+            self._given_up, self.finding = True, finding
         try:
             if self._socket is not None:
                 # Not the SSL socket's own shutdown, which takes its state away under the reader.
@@ -1124,9 +1124,7 @@ class Recorder:
     Raises RefusedError, with nothing changed, if the folder exists or cannot be made.
     """
 
-    def __init__(
-        self, folder: str, key: Key, send: Callable[[bytes], Outcome], terminal: demo.Terminal
-    ) -> None:
+    def __init__(self, folder: str, key: Key, send: Send, terminal: demo.Terminal) -> None:
         self.folder = folder
         self.records: Records = []
         self._key, self._send, self._terminal = key, send, terminal
@@ -1365,10 +1363,9 @@ class RehearsalServer:
         import socketserver
 
         # The server class of http.server would ask the network for the machine's name.
-        build: Any = socketserver.ThreadingTCPServer
-        self._server = build(("127.0.0.1", 0), _build_handler(models))
-        self._server.daemon_threads, self._server.block_on_close = True, False
-        self._server.handle_error = lambda *_: None  # a stranger's connection broke
+        self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _build_handler(models))
+        vars(self._server).update(daemon_threads=True, block_on_close=False)
+        vars(self._server).update(handle_error=lambda *_: None)  # a stranger's connection broke
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1/messages"
         # How often, in seconds, it looks whether it is to stop.
         try:
@@ -1498,9 +1495,8 @@ class Inspector:
             self._add(finding.path, finding.message)
             return
         if not self.findings:
-            self.exit_code, self.end, self.verdict = code, end, _VERDICTS[code]
-            if code == demo.EXIT_INTERRUPTED:  # the run was, this inspection is not
-                self.exit_code = EXIT_FAILED
+            self.end, self.verdict = end, _VERDICTS[code]
+            self.exit_code = EXIT_FAILED if code == demo.EXIT_INTERRUPTED else code  # the run was, not this
             self.checks += [f"{LEDGER}: {FILES[LEDGER]}"] if self.records else []
 
     def _read_plan(self) -> Plan:
@@ -1662,9 +1658,8 @@ class Inspector:
             return  # which may be why the course did not reach the rest
         requests = list_requests(self.records).values()
         states = {step.response_file: facts["state"] for step, facts in zip(STEPS, requests)}
-        due = {*self._due, SUMS} if self.closed else self._due
         for name, data in self.files.items():
-            if data is None or name in due:
+            if data is None or name in self._due or (name == SUMS and self.closed):
                 continue
             if states.get(name) in (IN_FLIGHT, UNCLEAR):  # perhaps written before its record failed
                 self.notes.append(f"{name} is there, but no record vouches for it")
@@ -2009,8 +2004,7 @@ def _render_fields(value: Any, row_key: str, name: str) -> str:
         return demo.shorten(str(value) if type(value) is demo.Words else demo.render_json(value))
     fields = {key: field for key, field in value.items() if (key, field) != (row_key, name)}
     if row_key in value and len(value) == 2 and len(fields) == 1:
-        (value,) = fields.values()
-        return _render_fields(value, "", "")
+        return _render_fields(next(iter(fields.values())), "", "")
     return demo.shorten(", ".join(f"{key} {_render_fields(field, '', '')}" for key, field in fields.items()))
 
 
