@@ -1887,10 +1887,9 @@ def convert(session: Node, api: str, model: str, options: Container[str] = ()) -
     messages: list[Any] = []
     is_new = False  # the last message was written here
     for is_own, turn in _settle_calls(move, pairs):
-        if not (is_own or turn["parts"] or turn.at == turns[-1].at):
-            move.lose("a message of which nothing can go is left out", turn.at)
-            continue
         written = turn.get("native") or write_turn(api, turn) if is_own else write_turn(api, turn)
+        if not move.is_whole and api == CHAT and _TAKES_REASONING.search(model):
+            written = [_add_reasoning(message) for message in written]
         if api == GEMINI and is_new and not is_own and messages[-1]["role"] == written[0]["role"]:
             messages[-1]["parts"] += written.pop(0)["parts"]  # Gemini wants a user's and a model's in turn
         messages += written
@@ -1903,6 +1902,12 @@ def convert(session: Node, api: str, model: str, options: Container[str] = ()) -
         raise SessionError(refusals)
     warnings = [Finding(each.path, f"its API would refuse: {each.message}") for each in refusals]
     return body, move.list_noted("note") + warnings
+
+
+def _add_reasoning(message: Any) -> Any:
+    """Return a message of chat, one that calls with the field for reasoning: empty where it has none."""
+    calls = type(message) is dict and (message.get("tool_calls") or message.get("function_call"))
+    return {**message, "reasoning_content": message.get("reasoning_content") or ""} if calls else message
 
 
 def _note_rest(move: Move) -> None:
@@ -2010,13 +2015,9 @@ def _carry_turn(turn: Node, move: Move, is_current: bool) -> Node:
     first = kinds.index("call") if "call" in kinds else len(kinds)
     if move.api == CHAT and "call" in kinds and "text" in kinds[first:]:
         move.lose("text behind a call: in chat it comes before the call", turn.at)
-    if (
-        move.api == CHAT
-        and "call" in kinds
-        and "reasoning" not in kinds
-        and _TAKES_REASONING.search(move.model)
-    ):
-        parts.append(Node(turn.at, {"kind": "reasoning", "text": ""}))
+    if not parts and role == "assistant" and move.api != CHAT:  # where an empty message is refused
+        move.lose("a message of which nothing can go is a line that says so", turn.at)
+        parts.append(Node(turn.at, {"kind": "text", "text": "[empty message]"}))
     if move.api == GEMINI and "call" in kinds and is_current:
         why = "placeholder signature on a call: documented for moved history, in no recorded run"
         move.lose(why, parts[first].at)
