@@ -3394,8 +3394,8 @@ def remove_passwords(text: str) -> str:
     """Return the text without the user parts of the proxies' URLs in the environment.
 
     A user part is what comes before the last @. It is removed whole, and the password in it alone: as they
-    are written, decoded, in JSON, and in the base64 of a request. A password below four characters is not
-    removed alone.
+    are written, decoded (each line of it), in JSON with any character escaped, and in the base64 of a
+    request. A password below four characters is not removed alone.
     """
     secrets: set[str] = set()
     for name, value in os.environ.items():
@@ -3410,9 +3410,13 @@ def remove_passwords(text: str) -> str:
             parts = [part for part in parts if len(part) > 3 or ":" in part[1:-1]]
             for form in (*parts, *map(urllib.parse.unquote, parts)):
                 encoded = base64.b64encode(form.encode("utf-8", "surrogatepass")).decode()
-                secrets.update((form, render_json(form)[1:-1], encoded))
-    pattern = "|".join(map(re.escape, sorted(secrets, key=len, reverse=True)))
-    return re.sub(pattern, "[password removed]", text) if pattern else text
+                lines = [line for line in re.split("[\x00-\x20]+", form) if len(line) > 3]
+                secrets.update((form, render_json(form)[1:-1], encoded, *lines))
+    patterns = [
+        "".join(rf"(?:{re.escape(mark)}|\\+u(?i:{ord(mark):04x}))" for mark in secret)
+        for secret in sorted(secrets, key=len, reverse=True)
+    ]
+    return re.sub("|".join(patterns), "[password removed]", text) if patterns else text
 
 
 class Terminal:

@@ -71,6 +71,20 @@ class RemovePasswordsTest(unittest.TestCase):
         shown = self.remove(json.dumps(['p"\u00e9\\z']), https_proxy='http://u:p"\u00e9\\z@host')
         self.assertEqual(shown, '["[password removed]"]')
 
+    def test_password_in_escapes_of_any_characters_is_removed(self):
+        url = "http://demo:secret-51@host"
+        for text in ("demo:secret-51", "secret-51"):
+            for escaped in ("".join(rf"\u{ord(mark):04x}" for mark in text), text.replace("s", r"\\u0073")):
+                with self.subTest(escaped):
+                    self.assertEqual(self.remove(f"a {escaped} b", https_proxy=url), "a [password removed] b")
+
+    def test_each_line_of_a_decoded_password_is_removed(self):
+        shown = self.remove(
+            "407 Bad demo:secret-51  more-52", https_proxy="http://demo:secret-51%0d%0amore-52@host"
+        )
+        self.assertNotIn("secret", shown)
+        self.assertNotIn("more", shown)
+
     def test_ordinary_words_are_left_alone(self):
         text = "http://127.0.0.1: run: a: me@example.invalid"
         ordinary = ("http://proxy:3128", "http://@proxy", "http://:@proxy", "http://a:run@proxy", "@", "")
