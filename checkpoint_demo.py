@@ -697,15 +697,20 @@ def check_task(task: Any, rows: Rows | None = None) -> Task:
         canonical_json(["".join([text]) for text in task.list_pending(rows)])
         member = "render_acceptance"
         canonical_json("".join([task.render_acceptance(rows)]))
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise TaskError(member, describe_exception(error)) from error
     return task
 
 
 def describe_exception(error: BaseException) -> str:
-    """Return an exception's type and words, and the last line of the task's file that it came through."""
+    """Return the type and words of what a task raised, and the last line of its file that it came through.
+
+    Raises KeyboardInterrupt again: a person, and not the task, ends the program by that.
+    """
     import traceback
 
+    if isinstance(error, KeyboardInterrupt):
+        raise error
     own = getattr(sys.modules.get(TASK_MODULE), "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == own]
     line = error.lineno if isinstance(error, SyntaxError) else (lines or [None])[-1]
@@ -2728,7 +2733,7 @@ def validate_result(result: Any, task: Task, rows: Rows) -> Findings:
     try:
         found = islice(task.find_faults(result, rows), MOST_FINDINGS + 1)
         return cut([*begin, *(one if isinstance(one, Finding) else Finding("$", str(one)) for one in found)])
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         return [*begin, Finding("$", f"the task cannot judge this: {describe_exception(error)}")]
 
 
@@ -3147,7 +3152,7 @@ def load_task(path: str) -> tuple[Task, str]:
         return check_task(getattr(module, "TASK", None)), digest_bytes(data)
     except TaskError as error:
         raise TaskError(f"{path}, {error.place}", error.fault) from error
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise TaskError(path, describe_exception(error)) from error
 
 
@@ -3163,7 +3168,7 @@ def read_source(task: Task, path: str) -> Rows:
         ) from error
     except HandoffError:
         raise
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
         raise TaskError("parse_source", describe_exception(error)) from error
 
 
@@ -3430,6 +3435,7 @@ class Terminal:
 
     def __init__(self, name: str, as_json: bool = False) -> None:
         self.name, self.as_json = name, as_json  # the name is the script's, as it is typed
+        self.out = sys.stdout
         self.redact: Callable[[str], str] = remove_passwords
         self.lost = ""
         self.must_be_heard = True
@@ -3471,7 +3477,7 @@ class Terminal:
 
     def write_out(self, text: str, colour: str = "") -> None:
         """Write lines to standard output; a colour (red, green, yellow) shows on a terminal only."""
-        self._write(sys.stdout, text, colour)
+        self._write(self.out, text, colour)
 
     def write_err(self, text: str, colour: str = "") -> None:
         """Write lines to standard error."""
@@ -3572,6 +3578,7 @@ def open_missing_descriptors() -> None:
 def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = False) -> int:
     """Return the exit code of a command, whatever way it ends; only a bug shows a traceback."""
     terminal = Terminal(name, as_json)
+    sys.stdout = sys.stderr  # standard output is the result's alone, whatever a task prints
     try:
         try:
             if sys.hexversion < 0x3090000:
@@ -3608,6 +3615,7 @@ def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = F
         return terminal.say_error(interrupt)
     finally:
         terminal.release()
+        sys.stdout = terminal.out
 
 
 # --- Command line ------------------------------------------------------------

@@ -149,6 +149,11 @@ BROKEN = {
         "NameError: name 'nothing' is not defined",
     ),
     "sys.exit at its import": ("ROUTES =", "raise SystemExit(0)\nROUTES =", "", "SystemExit: 0 (line 5)"),
+    "an exception that is no Exception": (
+        *("ROUTES =", "class Cancelled(BaseException): pass\nraise Cancelled\nROUTES ="),
+        *("", "Cancelled (line 6)"),
+    ),
+    "GeneratorExit at its import": ("ROUTES =", "raise GeneratorExit\nROUTES =", "", "GeneratorExit"),
     "sys.exit without a code": ("ROUTES =", "raise SystemExit\nROUTES =", "", "SystemExit"),
     "infinite recursion at its import": (
         *("ROUTES =", "def f():\n    f()\n\n\nf()\nROUTES ="),
@@ -191,6 +196,25 @@ class BrokenTaskTest(TaskTestCase):
                     self.check(
                         [*arguments, "--task", "broken.py"], f"broken.py{', ' * bool(place)}{place}", words
                     )
+
+    def test_a_person_who_interrupts_a_task_file_ends_the_command(self):
+        self.put("broken.py", TICKETS.replace("ROUTES =", "raise KeyboardInterrupt\nROUTES ="))
+        ended = support.checkpoint("validate", "-", "--task", "broken.py")
+        self.assertEqual((ended.code, ended.out), (130, ""), ended)
+
+    def test_what_a_task_prints_is_no_part_of_standard_output(self):
+        for body in ("print('NOISE')", "import sys; sys.stdout.write('NOISE')"):
+            noisy = TICKETS.replace(*method("list_pending", f"{body}; return []"))
+            self.put("tickets.py", f"{body}\n{noisy}")
+            answer = self.put("answer.json", json.dumps(ANSWER))
+            with self.subTest(body):
+                ended = support.checkpoint("validate", answer, "--task", "tickets.py")
+                self.assertEqual((ended.code, ended.out), (0, "accepted: 3 rows\n"), ended)
+                self.assertIn("NOISE", ended.err)
+                ended = support.checkpoint("validate", answer, "--task", "tickets.py", "--json")
+                self.assertEqual(json.loads(ended.out)["verdict"], "accepted")
+                run = ["--rehearse", "--out", str(len(body)), "--task", "tickets.py", "--json"]
+                self.assertEqual(json.loads(support.handoff(*run).out)["verdict"], "accepted")
 
     def test_a_task_file_that_is_not_utf8_is_refused(self):
         self.put("broken.py", TICKETS.encode().replace(b"Ben", b"B\xe9n"))
@@ -263,6 +287,7 @@ class OddSourceTest(TaskTestCase):
         bodies = {
             "raises": ('raise ValueError("no")', "unusable task: parse_source: ValueError: no (line "),
             "ends the process": ("raise SystemExit(0)", "unusable task: parse_source: SystemExit: 0 (line "),
+            "is cancelled": ("raise GeneratorExit", "unusable task: parse_source: GeneratorExit (line "),
             "returns nothing": ("return None", "own.json: the source: observed true, false or null"),
             "returns a text": ('return "rows"', "own.json: the source: observed a string, expected an array"),
             "calls itself": ("return self.parse_source(*_)", "unusable task: parse_source: RecursionError"),

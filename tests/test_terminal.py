@@ -123,11 +123,17 @@ class Failing(io.StringIO):
             raise self.error
 
 
+def replace_stream(terminal, method, stream):
+    """Return a context in which a method of a Terminal writes to another stream."""
+    return mock.patch.object(*((terminal, "out") if method == "write_out" else (sys, "stderr")), stream)
+
+
 def write(method, text, *colour, stream=None, terminal=None):
     """Let a Terminal write a text, and return what a stream got."""
     stream = io.StringIO() if stream is None else stream
-    with mock.patch.object(sys, STREAMS[method], stream):
-        getattr(terminal or Terminal("tool"), method)(text, *colour)
+    terminal = terminal or Terminal("tool")
+    with replace_stream(terminal, method, stream):
+        getattr(terminal, method)(text, *colour)
     return stream.buffer.getvalue() if isinstance(stream, io.TextIOWrapper) else stream.getvalue()
 
 
@@ -248,14 +254,14 @@ class LostStreamTest(unittest.TestCase):
             for phrase, stream in streams.items():
                 terminal = Terminal("tool")
                 self.assertFalse(terminal.lost)
-                with self.subTest(f"{method}: {phrase}"), mock.patch.object(sys, name, stream):
+                with self.subTest(f"{method}: {phrase}"), replace_stream(terminal, method, stream):
                     getattr(terminal, method)("one")
                     getattr(terminal, method)("two", "red")
                     self.assertRegex(terminal.lost, f"^standard {WORDS[name]} is (closed$|lost: )")
 
     def test_terminal_with_one_lost_stream_still_writes_to_the_other(self):
         terminal, out = Terminal("tool"), io.StringIO()
-        with mock.patch.object(sys, "stderr", None), mock.patch.object(sys, "stdout", out):
+        with mock.patch.object(sys, "stderr", None), replace_stream(terminal, "write_out", out):
             terminal.write_err("lost")
             terminal.write_out("kept")
         self.assertEqual((terminal.lost, out.getvalue()), ("standard error is closed", "kept\n"))
@@ -293,7 +299,7 @@ class LostStreamTest(unittest.TestCase):
             with self.subTest(most):
                 raw, terminal = Slow(most), Terminal("tool")
                 stream = io.TextIOWrapper(raw, "utf-8", write_through=True)
-                with mock.patch.object(sys, "stdout", stream):
+                with replace_stream(terminal, "write_out", stream):
                     terminal.write_out("accepted: \u00e4")
                 self.assertEqual(raw.taken, "accepted: \u00e4\n".encode()[:most])
                 self.assertEqual(bool(terminal.lost), lost)
@@ -312,11 +318,11 @@ class LostStreamTest(unittest.TestCase):
                 return getattr(sys.__stdout__, name)
 
         tee, terminal = Tee(), Terminal("tool")
-        with mock.patch.object(sys, "stdout", tee):
+        with replace_stream(terminal, "write_out", tee):
             terminal.write_out("accepted")
         self.assertEqual((tee.kept, terminal.lost), (["accepted\n"], ""))
         lines = io.BytesIO()
-        with mock.patch.object(sys, "stdout", io.TextIOWrapper(lines, "utf-8-sig", newline="\r\n")):
+        with replace_stream(terminal, "write_out", io.TextIOWrapper(lines, "utf-8-sig", newline="\r\n")):
             terminal.write_out("one")
             terminal.write_out("two")
             self.assertEqual(lines.getvalue(), b"\xef\xbb\xbfone\r\ntwo\r\n")
