@@ -2782,8 +2782,8 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]
         compare("changed prefix: messages", "messages", messages, Words("a list of messages"))
         messages = []
     start, end, begin = _match_turns(messages, expected)
-    unmatched = _find_unmatched(messages, start, end)
-    size = int(any(map(_has_calls, expected[begin : begin + 1])))  # one message of results
+    unmatched = _find_unmatched(messages, start)
+    size = int(any(map(_list_calls, expected[begin : begin + 1])))  # one message of results
     places, wanted = [0, start, end, end + size, None], [0, begin, begin + 1, begin + 1 + size, None]
     for at, label in enumerate(_MESSAGE_LABELS):
         if label == "changed tool result" and unmatched:  # results are compared only where they pair
@@ -2798,9 +2798,7 @@ def compare_sessions(restored: Json, original: Json) -> tuple[Changes, Findings]
     return changes, notes
 
 
-def _sift(
-    differences: Iterable[tuple[Path, Any, Any]], notes: Findings, label: str = ""
-) -> Iterator[Finding]:
+def _sift(differences: Iterable[tuple[Path, Any, Any]], notes: Findings, label: str) -> Iterator[Finding]:
     """Yield the differences that the API compares as findings; the others are added to the notes."""
     for difference in differences:
         finding = explain_difference(*difference)
@@ -2833,92 +2831,70 @@ def _match_turns(messages: Messages, original: Messages) -> tuple[int, int, int]
     changed or is gone, it begins where the prefix ends, if the prefix is whole; it may have come back
     as several messages, up to the last with a tool_use.
     """
-    start, original_start = _find_turn(messages), _find_turn(original)
-    expected = original[original_start : original_start + 1]
-    is_changed = _differ(messages[start : start + 1], expected)
-    if is_changed and not _differ(messages[:original_start], original[:original_start]):
-        start = original_start
+    start, begin = _find_turn(messages), _find_turn(original)
+    is_changed = _differ(messages[start : start + 1], original[begin : begin + 1])
+    if is_changed and not _differ(messages[:begin], original[:begin]):
+        start = begin
     turn = list(takewhile(_is_assistant, messages[start:]))
-    ends = [end for end, message in enumerate(turn, start + 1) if _has_calls(message)]
-    if not turn and len(messages) - start in (0, len(original) - original_start):
-        kinds = [
-            block.get("type") for message in messages[start : start + 1] for block in _list_blocks(message)
-        ]
-        turn = [] if "tool_result" in kinds else expected  # it is gone, or has another role
-    return start, (ends or [start + len(turn[:1])])[-1], original_start
-
-
-def _differ(messages: Messages, original: Messages) -> bool:
-    return any(_sift(find_differences(messages, original, "messages"), []))
-
-
-def _find_unmatched(messages: Messages, start: int, end: int) -> Findings:
-    """Return what does not pair in a restored record, from the turn in hand on."""
-    later = [at for at, message in enumerate(messages) if at >= end and _has_calls(message)]
-    findings = find_unmatched_results(messages[start:end], messages[end:], end)
-    for at, following in zip(later, [*later[1:], len(messages)]):
-        findings += find_unmatched_results(messages[at : at + 1], messages[at + 1 : following], at + 1)
-    return cut(findings)
-
-
-def find_unmatched_results(turn: Messages, behind: Messages, first: int) -> Findings:
-    """Return what does not pair between a turn's tool calls and the results behind it.
-
-    Each tool_use needs exactly one tool_result with its id, at the beginning of the very next
-    message, and every result needs its call. `turn` are the assistant messages, `behind`
-    those that follow, `first` is the index of the first of these in the session.
-    """
-    waiting: dict[str, list[str]] = {}  # each call's id -> the paths of its calls without a result
-    for number, message in enumerate(turn, first - len(turn)):
-        for place, block in enumerate(_list_blocks(message) if _is_assistant(message) else []):
-            if block.get("type") == "tool_use":
-                path = render_path(["messages", number, "content", place, "id"])
-                waiting.setdefault(render_json(block.get("id")), []).append(path)
-    findings = []
-    for number, message in enumerate(takewhile(lambda one: not _has_calls(one), behind), first):
-        is_in_front = number == first
-        for place, block in enumerate(_list_blocks(message)):
-            if block.get("type") != "tool_result":
-                is_in_front = False
-                continue
-            call = render_json(block.get("tool_use_id"))  # an id may be unhashable
-            is_matched = bool(waiting.get(call)) and isinstance(block.get("tool_use_id"), str)
-            if is_matched and is_in_front:
-                waiting[call].pop()
-                continue
-            expected = "one" if call in waiting else "one for a call of the turn"
-            if is_matched:
-                waiting[call].pop()
-                expected = "it at the beginning of the next message"
-            path = render_path(["messages", number, "content", place, "tool_use_id"])
-            findings.append(Finding(path, f"observed a result for {shorten(call)}, expected {expected}"))
-    unanswered = [
-        Finding(path, f"observed no result for {shorten(call)}, expected one")
-        for call, paths in waiting.items()
-        for path in paths
-    ]
-    return unanswered + findings
+    ends = [end for end, message in enumerate(turn, start + 1) if _list_calls(message)]
+    is_gone = not turn and 0 < len(messages) - start < len(original) - begin
+    return start, max(ends, default=start if is_gone else start + 1), begin
 
 
 def _find_turn(messages: Messages) -> int:
-    """Return the index of the last assistant message with a tool_use, else of the last assistant message."""
-    turns = [index for index, message in enumerate(messages) if _is_assistant(message)]
-    with_calls = [index for index in turns if _has_calls(messages[index])]
+    turns = [place for place, message in enumerate(messages) if _is_assistant(message)]
+    with_calls = [place for place in turns if _list_calls(messages[place])]
     return (with_calls or turns or [len(messages)])[-1]
+
+
+def _differ(messages: Messages, original: Messages) -> bool:
+    return any(_is_compared(path) for path, *_ in find_differences(messages, original, "messages"))
+
+
+def _find_unmatched(messages: Messages, start: int) -> Findings:
+    """Return what does not pair between calls and results, from the message `start` on.
+
+    Each tool_use of an assistant message, or of several in a row, needs exactly one tool_result with
+    its id, at the beginning of the very next message, and every result needs its call.
+    """
+    found: list[tuple[Path, str]] = []
+    waiting: dict[str, list[Path]] = {}  # by the id of a call: the paths of those without a result
+    first = start  # the message behind the calls
+    for number, message in enumerate([*messages[start:], {}], start):
+        for order, (place, block) in enumerate(_list_blocks(message, "tool_result")):
+            call = render_json(block.get("tool_use_id"))  # an id may be unhashable
+            is_answer = bool(waiting.get(call)) and isinstance(block.get("tool_use_id"), str)
+            if is_answer:
+                waiting[call].pop()
+            if not is_answer or number != first or place != order:
+                expected = "one for each call, at the beginning of the message behind it"
+                path = ("messages", number, "content", place, "tool_use_id")
+                found.append((path, f"observed a result for {shorten(call)}, expected {expected}"))
+        calls = _list_calls(message)
+        if (calls and number != first) or number == len(messages):
+            for call, paths in waiting.items():
+                found += [(path, f"observed no result for {shorten(call)}, expected one") for path in paths]
+            waiting = {}
+        for place, block in calls:
+            first = number + 1
+            path = ("messages", number, "content", place, "id")
+            waiting.setdefault(render_json(block.get("id")), []).append(path)
+    return cut(Finding(render_path(path), message) for path, message in sorted(found))
 
 
 def _is_assistant(message: Any) -> bool:
     return isinstance(message, dict) and message.get("role") == "assistant"
 
 
-def _has_calls(message: Any) -> bool:
-    return _is_assistant(message) and any(block.get("type") == "tool_use" for block in _list_blocks(message))
+def _list_calls(message: Any) -> list[tuple[int, Json]]:
+    return _list_blocks(message, "tool_use") if _is_assistant(message) else []
 
 
-def _list_blocks(message: Any) -> list[Json]:
+def _list_blocks(message: Any, kind: str) -> list[tuple[int, Json]]:
+    """Return the blocks of one type in a message, each with its place."""
     content = message.get("content") if isinstance(message, dict) else None
-    content = content if isinstance(content, list) else []
-    return [block if isinstance(block, dict) else {} for block in content]
+    blocks = enumerate(content if isinstance(content, list) else [])
+    return [(at, block) for at, block in blocks if isinstance(block, dict) and block.get("type") == kind]
 
 
 # --- Sessions: the built-in table (pure) -------------------------------------

@@ -1,11 +1,11 @@
-"""compare_sessions and find_unmatched_results: the turn in hand, and how calls and results pair."""
+"""compare_sessions: the turn in hand, and how calls and results pair."""
 
 from __future__ import annotations
 
 import copy
 import unittest
 
-from checkpoint_demo import compare_sessions, find_unmatched_results
+from checkpoint_demo import compare_sessions
 from tests.session_records import (
     CUT_RESULTS,
     LATER,
@@ -28,6 +28,10 @@ from tests.support import change_copy, drop, put
 # What pairs and what does not: (blocks of the turn, messages behind it, findings). The first message
 # behind the turn is number 3.
 NO_RESULT = "messages[2].content[{}].id: observed no result for {}, expected one"
+STRAY = (
+    "messages[{}].content[{}].tool_use_id: observed a result for {},"
+    " expected one for each call, at the beginning of the message behind it"
+)
 PAIRS = {
     "no call": ([text("a")], [user("b")], []),
     "no call and nothing behind": ([], [], []),
@@ -47,61 +51,45 @@ PAIRS = {
     "a result of no call": (
         [text("x")],
         [user(result("a"))],
-        [
-            'messages[3].content[0].tool_use_id: observed a result for "a",'
-            " expected one for a call of the turn"
-        ],
+        [STRAY.format(3, 0, '"a"')],
     ),
     "a result of another call": (
         [call("a")],
         [user(result("b"))],
         [
             NO_RESULT.format(0, '"a"'),
-            'messages[3].content[0].tool_use_id: observed a result for "b",'
-            " expected one for a call of the turn",
+            STRAY.format(3, 0, '"b"'),
         ],
     ),
     "a call answered twice": (
         [call("a")],
         [user(result("a"), result("a"))],
-        ['messages[3].content[1].tool_use_id: observed a result for "a", expected one'],
+        [STRAY.format(3, 1, '"a"')],
     ),
     "a call answered twice in two messages": (
         [call("a")],
         [user(result("a")), assistant("b"), user(result("a"))],
-        ['messages[5].content[0].tool_use_id: observed a result for "a", expected one'],
+        [STRAY.format(5, 0, '"a"')],
     ),
     "a result behind text": (
         [call("a")],
         [user(text("b"), result("a"))],
-        [
-            'messages[3].content[1].tool_use_id: observed a result for "a",'
-            " expected it at the beginning of the next message"
-        ],
+        [STRAY.format(3, 1, '"a"')],
     ),
     "a result behind a block that is none": (
         [call("a")],
         [user(None, result("a"))],
-        [
-            'messages[3].content[1].tool_use_id: observed a result for "a",'
-            " expected it at the beginning of the next message"
-        ],
+        [STRAY.format(3, 1, '"a"')],
     ),
     "results over two messages": (
         [call("a"), call("b")],
         [user(result("a")), user(result("b"))],
-        [
-            'messages[4].content[0].tool_use_id: observed a result for "b",'
-            " expected it at the beginning of the next message"
-        ],
+        [STRAY.format(4, 0, '"b"')],
     ),
     "a result only in a later message": (
         [call("a")],
         [user("b"), assistant("c"), user(result("a"))],
-        [
-            'messages[5].content[0].tool_use_id: observed a result for "a",'
-            " expected it at the beginning of the next message"
-        ],
+        [STRAY.format(5, 0, '"a"')],
     ),
     "one id for two calls, two results": ([call("a"), call("a")], [user(result("a"), result("a"))], []),
     "an integer and its text": (
@@ -109,8 +97,7 @@ PAIRS = {
         [user(result("1"))],
         [
             NO_RESULT.format(0, 1),
-            'messages[3].content[0].tool_use_id: observed a result for "1",'
-            " expected one for a call of the turn",
+            STRAY.format(3, 0, '"1"'),
         ],
     ),
     "an integer and true": (
@@ -118,8 +105,7 @@ PAIRS = {
         [user(result(True))],
         [
             NO_RESULT.format(0, 1),
-            "messages[3].content[0].tool_use_id: observed a result for true,"
-            " expected one for a call of the turn",
+            STRAY.format(3, 0, "true"),
         ],
     ),
     "an id that is no string": (
@@ -127,7 +113,7 @@ PAIRS = {
         [user(result(["a"]))],
         [
             NO_RESULT.format(0, '["a"]'),
-            'messages[3].content[0].tool_use_id: observed a result for ["a"], expected one',
+            STRAY.format(3, 0, '["a"]'),
         ],
     ),
     "an id that cannot be a key, of no call": (
@@ -135,8 +121,7 @@ PAIRS = {
         [user(result({}))],
         [
             NO_RESULT.format(0, "[]"),
-            "messages[3].content[0].tool_use_id: observed a result for {},"
-            " expected one for a call of the turn",
+            STRAY.format(3, 0, "{}"),
         ],
     ),
     "a long id with an escape character": (
@@ -287,14 +272,20 @@ class TurnTest(unittest.TestCase):
 
 
 class PairTest(unittest.TestCase):
-    def test_find_unmatched_results_each_pair_is_judged(self):
+    def find(self, *messages):
+        """Return what does not pair in a record that came back as it was."""
+        record = {"messages": list(messages)}
+        return compare_sessions(record, record)[0].get(UNMATCHED, [])
+
+    def test_compare_sessions_each_pair_is_judged(self):
         for phrase, (content, behind, expected) in PAIRS.items():
             with self.subTest(phrase):
-                findings = find_unmatched_results([{"role": "assistant", "content": content}], behind, 3)
+                turn = {"role": "assistant", "content": content}
+                findings = self.find(user("x"), user("y"), turn, *behind)
                 self.assertEqual([str(finding) for finding in findings], expected)
 
-    def test_find_unmatched_results_turn_that_is_none_has_no_calls(self):
-        for turn in (
+    def test_compare_sessions_message_of_any_kind_has_no_calls(self):
+        for odd in (
             None,
             "a",
             [],
@@ -304,16 +295,16 @@ class PairTest(unittest.TestCase):
             {"content": [None, []]},
             object(),
         ):
-            with self.subTest(turn=turn):
-                self.assertEqual(find_unmatched_results([turn], [user("a"), None, 3, {}], 1), [])
-                findings = find_unmatched_results([turn], [user(result("a"))], 1)
-                self.assertEqual([one.path for one in findings], ["messages[1].content[0].tool_use_id"])
+            with self.subTest(odd=odd):
+                self.assertEqual(self.find(assistant("x"), odd, user("a"), None, 3, {}), [])
+                findings = self.find(assistant("x"), odd, user(result("a")))
+                self.assertEqual([one.path for one in findings], ["messages[2].content[0].tool_use_id"])
 
-    def test_find_unmatched_results_many_calls_are_paired(self):
+    def test_compare_sessions_many_calls_are_paired(self):
         calls = [call(f"toolu_{number}") for number in range(5_000)]
         results = [result(f"toolu_{number}") for number in reversed(range(5_000))]
-        self.assertEqual(find_unmatched_results([assistant(*calls)], [user(*results)], 1), [])
-        self.assertEqual(len(find_unmatched_results([assistant(*calls)], [user(*results[:1])], 1)), 4_999)
+        self.assertEqual(self.find(assistant(*calls), user(*results)), [])
+        self.assertEqual(len(self.find(assistant(*calls), user(*results[:1]))), 4_999)
 
 
 class UnmatchedBesideChangedTest(unittest.TestCase):
