@@ -36,7 +36,7 @@ from itertools import chain, count, islice, permutations, takewhile, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Iterator, Sequence
     from typing import Any, ClassVar, NoReturn, Union
 
     Json = dict[str, Any]  # an object as it was parsed: a row, a checkpoint, a message, a session record
@@ -613,14 +613,16 @@ def holds_free_text(right: Any) -> bool:
     return right is FREE_TEXT or any(map(holds_free_text, children))
 
 
-class AnswerRow(NamedTuple):
-    """One row of an answer beside the right one, for a person to read."""
+class AnswerRow:
+    """One row of an answer beside the right one, for a person to read.
 
-    state: str  # agrees, differs, repeated, not delivered
-    name: str  # its row_key, or the name of a field beside the rows
-    delivered: Any  # MISSING where it was not delivered
-    expected: Any
-    source: Json  # the source's row, empty where there is none
+    `state` is agrees, differs, repeated or not delivered, `name` its row_key, or a field beside the rows,
+    `delivered` MISSING where it was not, `source` the source's row, empty where there is none.
+    """
+
+    def __init__(self, state: str, name: str, delivered: Any, expected: Any, source: Json) -> None:
+        self.state, self.name, self.source = state, name, source
+        self.delivered, self.expected = delivered, expected
 
 
 def list_answer_rows(task: Task, rows: Rows, answer: Any) -> list[AnswerRow]:
@@ -656,7 +658,7 @@ def check_rows(rows: Any, row_key: str) -> Rows:
     for at, row in enumerate(rows):
         key = row.get(row_key) if isinstance(row, dict) else None
         if not isinstance(key, str) or not key.strip() or key in seen:
-            raise InputError(f"[{at}]", f"expected an object with a {row_key}, a text that no other row has")
+            raise InputError(f"[{at}]", f"expected an object whose {row_key} is a text that no other row has")
         seen.add(key)
     if is_too_deep(rows, REPLY_DEPTH_LIMIT // 2):
         raise InputError("the source", f"nested deeper than {REPLY_DEPTH_LIMIT // 2} levels")
@@ -676,7 +678,9 @@ def check_task(task: Any, rows: Rows | None = None) -> Task:
         # 1. Each of its texts is one.
         for member, pattern in _TASK_TEXTS.items():
             if not re.fullmatch(pattern, getattr(task, member)):
-                raise InputError(member, f"expected a text that matches {pattern}")
+                raise InputError(
+                    f"observed {getattr(task, member)!r}", f"expected a text that matches {pattern}"
+                )
         member = "changes"
         for line in filter(str.strip, task.changes.split("\n")):
             if not re.match(r" *(checkpoint|result|reply)( \|[^|]*){4}$", line):
@@ -760,7 +764,6 @@ result | rows as an object | [ | {"DEMO-001":3},"was":[ | rows
 checkpoint | a changed quantity | "available":7 | "available":9 | completed[0].result[0].available
 """
     _columns = ("sku", "available", "target")
-    _most_pieces = 10**12
 
     def parse_source(self, data: bytes) -> Rows:
         """Return the rows of a stock: `{"sku": str, "available": int, "target": int}` each.
@@ -771,25 +774,21 @@ checkpoint | a changed quantity | "available":7 | "available":9 | completed[0].r
         Raises InputError with the line or the path and the column.
         """
         text = decode_text(data).removeprefix(BYTE_ORDER_MARK)
-        if text.lstrip()[:1] not in ("[", "{"):
-            return self._check(_parse_csv(text, self._columns), ", column ")
-        rows = parse_json(text)
-        if not isinstance(rows, list):
-            raise InputError("the source", f"observed {describe(rows)}, expected an array of rows")
-        return self._check(((f"[{at}]", row) for at, row in enumerate(rows)), ".")
-
-    def _check(self, placed_rows: Iterable[tuple[str, Any]], mark: str) -> Rows:
-        """Return the rows out of (place, row) pairs; `mark` is between a place and its column."""
+        if text.lstrip()[:1] in ("[", "{"):
+            value, mark = parse_json(text), "."
+            if not isinstance(value, list):
+                raise InputError("the source", f"observed {describe(value)}, expected an array of rows")
+            placed: Iterable[tuple[str, Any]] = ((f"[{at}]", row) for at, row in enumerate(value))
+        else:
+            placed, mark = self._read_csv(text), ", column "
         rows: dict[str, Json] = {}
-        for place, row in placed_rows:
-            if len(rows) == MOST_ROWS:
-                raise InputError(place, f"observed more than {MOST_ROWS:,} rows, expected 1 to {MOST_ROWS:,}")
+        for place, row in placed:
             if not isinstance(row, dict) or set(row) != set(self._columns):
-                fields = ", ".join(self._columns)
-                raise InputError(place, f"observed {describe(row)}, expected an object with {fields}")
+                expected = f"an object with {', '.join(self._columns)}"
+                raise InputError(place, f"observed {describe(row)}, expected {expected}")
             for column in self._columns:
                 value, expected = row[column], "an integer from 0 to 10^12 in plain digits"
-                fits = type(value) is int and 0 <= value <= self._most_pieces
+                fits = type(value) is int and 0 <= value <= 10**12
                 if column == "sku":
                     expected = "a text that no other row has, not empty, no control character, no = in front"
                     fits = isinstance(value, str) and bool(re.fullmatch(_SKU, value)) and value not in rows
@@ -797,9 +796,34 @@ checkpoint | a changed quantity | "available":7 | "available":9 | completed[0].r
                     observed = describe(value)
                     raise InputError(f"{place}{mark}{column}", f"observed {observed}, expected {expected}")
             rows[row["sku"]] = {column: row[column] for column in self._columns}
-        if not rows:
-            raise InputError("the source", f"observed 0 rows, expected 1 to {MOST_ROWS:,}")
         return list(rows.values())
+
+    def _read_csv(self, text: str) -> Iterator[tuple[str, Json]]:
+        """Yield (line, row) with integers where a field has plain digits; no field holds a line's end."""
+        import csv
+
+        header: list[str] = []
+        for number, line in enumerate(io.StringIO(text, newline=None), 1):
+            place = f"line {number}"
+            try:
+                fields = next(csv.reader([line], strict=True), [])
+            except csv.Error as error:
+                raise InputError(place, f"not CSV: {error}") from error
+            if not fields:  # a blank line is not a row
+                continue
+            header = header or fields
+            if sorted(header) != sorted(self._columns):
+                expected = f"the columns {','.join(self._columns)}"
+                raise InputError(place, f"observed {describe(fields)}, expected {expected}")
+            if len(fields) != len(header):
+                expected = render_count(header, "field")
+                raise InputError(place, f"observed {render_count(fields, 'field')}, expected {expected}")
+            row: Json = dict(zip(header, fields))
+            for name in {*row} - {"sku"}:
+                if re.fullmatch("[0-9]{1,20}", row[name]):
+                    row[name] = int(row[name])
+            if fields is not header:
+                yield place, row
 
     def build_answer(self, rows: Rows) -> Json:
         """Return the right answer: `{"rows": [{"sku", "shortage"}, ...]}`."""
@@ -822,33 +846,6 @@ def compute_shortage(row: Json) -> int:
     """Return how many pieces a stock row lacks: max(target - available, 0), never negative."""
     shortage: int = row["target"] - row["available"]
     return shortage if shortage > 0 else 0
-
-
-def _parse_csv(text: str, columns: Sequence[str]) -> Iterator[tuple[str, Json]]:
-    """Yield (line, row) with integers where a field has plain digits, else texts."""
-    import csv
-
-    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
-    begin = 1  # a quoted field may go over several lines; the first of them is named
-    try:
-        header = next(filter(None, lines), [])
-        if sorted(header) != sorted(columns):
-            observed, expected = describe(header or MISSING), ",".join(columns)
-            raise InputError("line 1", f"observed {observed}, expected the columns {expected}")
-        begin = lines.line_num + 1
-        for fields in lines:
-            if fields and len(fields) != len(header):
-                observed, expected = render_count(fields, "field"), render_count(header, "field")
-                raise InputError(f"line {begin}", f"observed {observed}, expected {expected}")
-            row: Json = dict(zip(header, fields))
-            for name in {*row} - {"sku"}:
-                if re.fullmatch("[0-9]{1,20}", row[name]):
-                    row[name] = int(row[name])
-            if row:  # a blank line is not one
-                yield f"line {begin}", row
-            begin = lines.line_num + 1
-    except csv.Error as error:
-        raise InputError(f"line {begin}", f"not CSV: {error}") from error
 
 
 DEMO = Stock()
@@ -3354,15 +3351,23 @@ def read_session_file(path: str, given: str | None, issuer: str | None) -> Node:
 _COLOURS = {"red": 31, "green": 32, "yellow": 33}
 
 
-class Report(NamedTuple):
-    """How a command ends: its verdict in one word, and `what`, the line that a person reads last."""
+class Report:
+    """How a command ends: its verdict in one word, and `what`, the line that a person reads last.
 
-    exit_code: int
-    verdict: str
-    what: str
-    findings: Sequence[Finding] = ()
-    notes: Sequence[str] = ()
-    facts: Mapping[str, Any] = types.MappingProxyType({})  # what else --json shows
+    Its findings and notes come before that line; `facts` are what else --json shows.
+    """
+
+    def __init__(
+        self,
+        exit_code: int,
+        verdict: str,
+        what: str,
+        findings: Sequence[Finding] = (),
+        notes: Sequence[str] = (),
+        facts: Json | None = None,
+    ) -> None:
+        self.exit_code, self.verdict, self.what = exit_code, verdict, what
+        self.findings, self.notes, self.facts = findings, notes, facts or {}
 
 
 def list_members(finding: Finding) -> Json:

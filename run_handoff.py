@@ -2073,7 +2073,8 @@ def _show_run(terminal: demo.Terminal, folder: str, report: demo.Report, records
         known: Json = {"why": why, "next": next_step, "folder": folder, "rehearsal": is_rehearsal(records)}
         states = {name: asked["state"] for name, asked in list_requests(records, not report.findings).items()}
         known.update(requests=states, cost_usd=find_end(records).get("cost_usd", "unknown"), **facts)
-        return terminal.say(report._replace(what=end, notes=[*warnings, *report.notes], facts=known))
+        report.what, report.notes, report.facts = end, [*warnings, *report.notes], known
+        return terminal.say(report)
     terminal.write_out(render_table(records, not report.findings))
     for line in (*(f"ok: {check}" for check in facts.get("checks", ())), *facts.get("limits", ())):
         terminal.write_out(line)

@@ -8,7 +8,7 @@ import shutil
 
 import checkpoint_demo
 import run_handoff
-from checkpoint_demo import DEMO, InputError
+from checkpoint_demo import DEMO, InputError, check_rows
 from tests.support import (
     GOOD_RUN,
     STOCK,
@@ -50,7 +50,7 @@ SKUS = {
 }
 
 CSV_REFUSED = {
-    "an empty file": (b"", "line 1: observed nothing, expected the columns"),
+    "an empty file": (b"", "the source: observed 0 rows"),
     "only a header": (b"sku,available,target\n", "the source: observed 0 rows"),
     "no header": (b"A-1,2,5\n", 'line 1: observed the array ["A-1","2","5"]'),
     "a missing column": (b"sku,available\nA,1\n", "line 1: observed the array"),
@@ -70,9 +70,9 @@ CSV_REFUSED = {
     "text behind a quote": (b'sku,available,target\n"A"x,1,2\n', "line 2: not CSV"),
     "an empty SKU": (b"sku,available,target\nA,1,2\n,1,2\n", 'line 3, column sku: observed the string ""'),
     "a control character": (b"sku,available,target\nA\x07,1,2\n", "line 2, column sku: observed the string"),
-    "a newline in a SKU": (b'sku,available,target\n"A\nB",1,2\n', "line 2, column sku: observed the string"),
+    "a newline in a SKU": (b'sku,available,target\n"A\nB",1,2\n', "line 2: not CSV"),
     "a quote that is never closed": (b'sku,available,target\nA,1,2\n"B,1,2\nC,1,2\n', "line 3: not CSV"),
-    "a row behind a quoted newline": (b'sku,available,target\n"A\nB",1,2\n', "line 2, column sku"),
+    "a row behind a quoted newline": (b'sku,available,target\n"A\nB",1,2\n', "line 2: not CSV"),
     "a C1 control character": ("sku,available,target\nA\x85,1,2\n".encode(), "line 2, column sku"),
     "a repeated SKU": (b"sku,available,target\nA,1,2\nB,1,2\nA,1,2\n", "line 4, column sku: observed"),
     "a formula for a SKU": (b"sku,available,target\n=A1,1,2\n", "line 2, column sku: observed the string"),
@@ -127,7 +127,7 @@ class ParseStockTest(FolderTestCase):
     def refuse(self, data, begin):
         """Expect a refusal whose text begins with some words."""
         with self.assertRaises(InputError) as caught:
-            DEMO.parse_source(data)
+            check_rows(DEMO.parse_source(data), "sku")
         self.assertTrue(str(caught.exception).startswith(begin), caught.exception)
 
     def test_every_form_gives_the_same_rows(self):
@@ -182,7 +182,7 @@ class ParseStockTest(FolderTestCase):
         lines = ["sku,available,target", *(f"S{number},1,2" for number in range(100_001))]
         self.assertEqual(len(DEMO.parse_source("\n".join(lines[:-1]).encode())), 100_000)
         self.refuse(
-            "\n".join(lines).encode(), "line 100002: observed more than 100,000 rows, expected 1 to 100,000"
+            "\n".join(lines).encode(), "the source: observed 100,001 rows, expected an array of 1 to 100,000"
         )
         self.refuse(b"x" * (checkpoint_demo.INPUT_LIMIT_BYTES + 1), "byte 67108864: longer than")
 
