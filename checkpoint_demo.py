@@ -859,7 +859,9 @@ _REASONS: dict[Path, str] = {
     ("schema_version",): "an unknown schema version",
     ("task_id",): "this is another task",
     ("objective",): "the objective was changed",
-    ("source_sha256",): "the digest of the source is not that of the trusted source, which --source names",
+    (
+        "source_sha256",
+    ): "the digest of the source is not that of the trusted source, which --source or --session names",
     ("completed", 0, "status"): "a read that is not verified proves nothing",
     ("completed", 0, "result_sha256"): "the digest of the result is not that of the trusted source",
     ("completed", 0, "result"): "the result of the read is not what the trusted source holds",
@@ -904,7 +906,12 @@ def verify_checkpoint(checkpoint: Any, task: Task, rows: Rows) -> Findings:
     `rows`, the read is verified, no side effect is claimed. This shows agreement with a source that
     is trusted; it shows no authorship and no freshness.
     """
-    differences = find_differences(checkpoint, build_checkpoint(task, rows))
+    return compare_checkpoints(checkpoint, build_checkpoint(task, rows))
+
+
+def compare_checkpoints(observed: Any, expected: Json) -> Findings:
+    """Return all differences of two checkpoints, each with what it means."""
+    differences = find_differences(observed, expected)
     return cut(explain_difference(*one, f" ({_name_reason(*one)})") for one in differences)
 
 
@@ -3747,11 +3754,25 @@ def build_parser(script: str, named: Sequence[str]) -> Parser:
 
 def _load_work(options: argparse.Namespace) -> tuple[Task, Rows]:
     """Return the task that is asked for, and the rows of its trusted source."""
-    for name in ("objective", "from", "issuer"):
-        if getattr(options, name, None):
-            raise UsageError(f"--{name} goes with --session", options.command)
     task = load_task(options.task)[0] if options.task else DEMO
     return task, read_source(task, options.source) if options.source else task.source
+
+
+def _build_checkpoint(options: argparse.Namespace) -> tuple[Json, str, str]:
+    """Return the one checkpoint that a task or a session record allows, its handoff prompt, and a verdict."""
+    words = [name for name in ("objective", "from", "issuer") if getattr(options, name)]
+    if (options.task or options.source or not options.session) and (options.session or words):
+        what = "--session goes with neither --task nor --source; --objective, --from and --issuer go with it"
+        raise UsageError(what, options.command)
+    if options.session:
+        session = read_session_file(options.session, getattr(options, "from"), options.issuer)
+        checkpoint = build_session_checkpoint(session, options.objective)
+        what = f"verified: {render_count(checkpoint['completed'], 'operation')}, {checkpoint['task_id']}"
+        return checkpoint, render_session_handoff(checkpoint), what
+    task, rows = _load_work(options)
+    checkpoint = build_checkpoint(task, rows)
+    what = f"verified: {render_count(rows, 'row')}, source {checkpoint['source_sha256'][:12]}"
+    return checkpoint, render_handoff(task, checkpoint), what
 
 
 def _cmd_self_test(terminal: Terminal, options: argparse.Namespace) -> int:
@@ -3772,13 +3793,7 @@ def _cmd_self_test(terminal: Terminal, options: argparse.Namespace) -> int:
 def _cmd_prepare(terminal: Terminal, options: argparse.Namespace) -> int:
     """Write checkpoint.json and handoff.txt; nothing is overwritten."""
     folder = options.out or ""
-    if options.session:
-        checkpoint = _build_from_session(terminal, options)
-        handoff = render_session_handoff(checkpoint)
-    else:
-        task, rows = _load_work(options)
-        checkpoint = build_checkpoint(task, rows)
-        handoff = render_handoff(task, checkpoint)
+    checkpoint, handoff, _ = _build_checkpoint(options)
     files = {
         os.path.join(folder, "checkpoint.json"): f"{render_json(checkpoint, 2)}\n".encode(),
         os.path.join(folder, "handoff.txt"): handoff.encode(),
@@ -3824,25 +3839,10 @@ def _write_output(terminal: Terminal, path: str, text: str) -> int:
 
 def _cmd_verify(terminal: Terminal, options: argparse.Namespace) -> int:
     """Check a checkpoint against the trusted source."""
-    if options.session:
-        right = _build_from_session(terminal, options)
-        what = f"verified: {render_count(right['completed'], 'operation')}, {right['task_id']}"
-        return _judge(
-            terminal, options.checkpoint, lambda value: list_differences(value, right), "verified", what
-        )
-    task, rows = _load_work(options)
-    what = f"verified: {render_count(rows, 'row')}, source {digest_json(rows)[:12]}"
+    right, _, what = _build_checkpoint(options)
     return _judge(
-        terminal, options.checkpoint, lambda value: verify_checkpoint(value, task, rows), "verified", what
+        terminal, options.checkpoint, lambda value: compare_checkpoints(value, right), "verified", what
     )
-
-
-def _build_from_session(terminal: Terminal, options: argparse.Namespace) -> Json:
-    """Return the one checkpoint that a session record allows."""
-    if options.task or options.source:
-        raise UsageError("--session goes with neither --task nor --source", terminal.name)
-    session = read_session_file(options.session, getattr(options, "from"), options.issuer)
-    return build_session_checkpoint(session, options.objective)
 
 
 def _cmd_validate(terminal: Terminal, options: argparse.Namespace) -> int:
@@ -3868,28 +3868,19 @@ def _judge(terminal: Terminal, path: str, judge: Callable[[Any], Findings], verd
 def _cmd_request(terminal: Terminal, options: argparse.Namespace) -> int:
     """Print the request that hands a prompt over."""
     try:
-        handoff = decode_text(read_input(options.handoff))
-        fault = _find_prompt_fault(handoff)
+        handoff, fault = decode_text(read_input(options.handoff)), ""
+        if not handoff.strip():
+            fault = "it holds no text, which the API would refuse"
+        elif isinstance(json.loads(handoff.removeprefix(BYTE_ORDER_MARK)), (dict, list)):
+            fault = "it is a JSON value, such as a session record, and not a handoff prompt"
     except InputError as error:
         fault = str(error)
+    except (ValueError, RecursionError):  # it is not JSON, as it should be
+        pass
     if fault:
         raise UnreadableError(options.handoff, fault, "write it with prepare")
     request = build_receiver_request(handoff, options.receiver, int(options.max_tokens))
     return _write_output(terminal, options.o, render_json(request))
-
-
-def _find_prompt_fault(text: str) -> str:
-    """Return why a text is not a handoff prompt; empty if it can be one."""
-    if not text.strip():
-        return "it holds no text, which the API would refuse"
-    try:
-        if not isinstance(parse_json(text), (dict, list)):
-            return ""
-    except NotJsonError:
-        return ""
-    except InputError:  # JSON, though not strict
-        pass
-    return "it is a JSON value, such as a session record, and not a handoff prompt"
 
 
 def _cmd_extract(terminal: Terminal, options: argparse.Namespace) -> int:
@@ -3918,32 +3909,14 @@ def _cmd_replay(terminal: Terminal, options: argparse.Namespace) -> int:
         return EXIT_DONE
     if restored:
         return _check_restored(terminal, restored, options.original)
-    cases = list(run_session_cases())
-    as_expected = sum(passed for _, _, passed in cases)
-    for change, labels, passed in () if terminal.as_json else cases:
-        terminal.write_out(f"{change:44} {labels}{'' if passed else ', which is NOT expected'}")
-    facts = {
-        "cases": [
-            {"change": change, "labels": labels, "expected": passed} for change, labels, passed in cases
-        ]
-    }
+    cases = [dict(zip(("change", "labels", "expected"), case)) for case in run_session_cases()]
+    as_expected = sum(bool(case["expected"]) for case in cases)
+    for case in () if terminal.as_json else cases:
+        said = "" if case["expected"] else ", which is NOT expected"
+        terminal.write_out(f"{case['change']:44} {case['labels']}{said}")
     code = EXIT_DONE if as_expected == len(cases) else EXIT_REJECTED
     what = f"{as_expected}/{len(cases)} expected outcomes"
-    return terminal.say(Report(code, "rejected" if code else "done", what, facts=facts))
-
-
-def _check_restored(terminal: Terminal, restored_path: str, original_path: str | None) -> int:
-    """Compare a restored session record with its original, or with the built-in one."""
-    restored = _read_record(restored_path)
-    if original_path:
-        return _say_changes(terminal, *compare_sessions(restored, _read_record(original_path, list)))
-    if not any(mark in render_json(restored) for mark in ('"toolu_demo_17"', '"read_invoice"')):
-        fault = "it has neither a tool name nor a call id of the built-in session record"
-        raise UnreadableError(restored_path, fault, "name its original with --original FILE")
-    said = "compared with the built-in session record, because no --original is named"
-    if not terminal.as_json:
-        terminal.write_err(said)
-    return _say_changes(terminal, *compare_sessions(restored, parse_json(SESSION_TEXT)), said)
+    return terminal.say(Report(code, "rejected" if code else "done", what, facts={"cases": cases}))
 
 
 def _read_record(path: str, kind: type = object) -> Json:
@@ -3959,13 +3932,11 @@ def _read_record(path: str, kind: type = object) -> Json:
 
 
 _LOST_THINKING = "its thinking blocks no longer fit, and the API refuses them, or drops them without a word"
-# What a label means for the next request, by how it begins.
+# What another label means for the next request.
 _MEANINGS = {
-    "changed prefix": _LOST_THINKING,
-    "changed assistant": _LOST_THINKING,
-    "unmatched": "it is refused, because its calls and results do not pair",
+    "unmatched tool result": "it is refused, because its calls and results do not pair",
     "changed tool result": "the model would go on from other facts",
-    "changed later": "the model would go on from another conversation",
+    "changed later messages": "the model would go on from another conversation",
     "changed field": "the application would go on from other facts of its own",
 }
 _READERS = (
@@ -3974,26 +3945,32 @@ _READERS = (
 )
 
 
-def _say_changes(terminal: Terminal, changes: Changes, notes: Findings, compared: str = "") -> int:
-    """Say the labels, every difference, and what to do with the next request; return the exit code."""
+def _check_restored(terminal: Terminal, path: str, original_path: str | None) -> int:
+    """Say how a restored session record differs from its original, and what to do with the next request."""
+    restored, compared = _read_record(path), "with --original"
+    original = _read_record(original_path, list) if original_path else parse_json(SESSION_TEXT)
+    if not original_path:
+        if not any(mark in render_json(restored) for mark in ('"toolu_demo_17"', '"read_invoice"')):
+            fault = "it has neither a tool name nor a call id of the built-in session record"
+            raise UnreadableError(path, fault, "name its original with --original FILE")
+        compared = "compared with the built-in session record, because no --original is named"
+        if not terminal.as_json:
+            terminal.write_err(compared)
+    changes, uncompared = compare_sessions(restored, original)
     labels = list(changes) or ["intact"]
+    notes = [f"note, not compared by the API: {note}" for note in uncompared]
     advice = "it may be sent as it is; that a model can read its thinking is not shown by this"
-    said = [f"note, not compared by the API: {note}" for note in notes]
-    if any(note.path == "model" for note in notes):
+    if any(note.path == "model" for note in uncompared):
         advice = "it came back exactly, but another model is asked, which may not read its thinking"
-        said.append(f"note: {_READERS}")
+        notes.append(f"note: {_READERS}")
     if changes:
-        meaning = next(_MEANINGS[begin] for begin in _MEANINGS if labels[0].startswith(begin))
+        meaning = _MEANINGS.get(labels[0].partition(":")[0], _LOST_THINKING)
         advice = f"{meaning}: rebuild it from what was stored, or go on in a fresh session from a checkpoint"
-    report = Report(
-        EXIT_REJECTED if changes else EXIT_DONE,
-        "changed" if changes else "intact",
-        "\n".join(labels),
-        [finding for findings in changes.values() for finding in findings],
-        [*said, f"the next request: {advice}"],
-        {"labels": labels, "next_request": advice, "compared": compared or "with --original"},
-    )
-    return terminal.say(report)
+    notes.append(f"the next request: {advice}")
+    code, verdict = (EXIT_REJECTED, "changed") if changes else (EXIT_DONE, "intact")
+    findings = [finding for each in changes.values() for finding in each]
+    facts = {"labels": labels, "next_request": advice, "compared": compared}
+    return terminal.say(Report(code, verdict, "\n".join(labels), findings, notes, facts))
 
 
 _OPTIONS = ("fresh", "no_reasoning", "unclear", "leave_out")
