@@ -3373,7 +3373,7 @@ class Report:
         notes: Sequence[str] = (),
         facts: Json | None = None,
     ) -> None:
-        self.exit_code, self.verdict, self.what = exit_code, verdict, what
+        self.verdict, self.exit_code, self.what = verdict, exit_code, what
         self.findings, self.notes, self.facts = findings, notes, facts or {}
 
 
@@ -3390,21 +3390,21 @@ def remove_passwords(text: str) -> str:
     are written, decoded (each line of it), in JSON with any character escaped, and in the base64 of a
     request. A password below four characters is not removed alone.
     """
-    secrets: set[str] = set()
-    for name, value in os.environ.items():
-        url, mark, _ = value.rpartition("@")
-        if mark and name.lower().endswith("_proxy"):
-            import base64
-            import urllib.parse
+    proxies = [value for name, value in os.environ.items() if name.lower().endswith("_proxy")]
+    urls = [value.rpartition("@")[0] for value in proxies if "@" in value]
+    if not urls:
+        return text
+    import base64
+    import urllib.parse
 
-            user = re.sub("^([A-Za-z][A-Za-z0-9+.-]*:)?/+", "", url)
-            password = user.partition(":")[2]
-            parts = [user, password, password.partition(":")[2]]  # the last one in http:name:password@host
-            parts = [part for part in parts if len(part) > 3 or ":" in part[1:-1]]
-            for form in (*parts, *map(urllib.parse.unquote, parts)):
-                encoded = base64.b64encode(form.encode("utf-8", "surrogatepass")).decode()
-                lines = [line for line in re.split("[\x00-\x20]+", form) if len(line) > 3]
-                secrets.update((form, render_json(form)[1:-1], encoded, *lines))
+    secrets: set[str] = set()
+    for user in [re.sub("^([A-Za-z][A-Za-z0-9+.-]*:)?/+", "", url) for url in urls]:
+        for form in (user, urllib.parse.unquote(user)):
+            parts = [form.split(":", most)[-1] for most in range(3)]  # as in http:name:password@host
+            for secret in {word for part in parts for word in (part, *re.split("[\x00-\x20]+", part))}:
+                if len(secret) > 3 or ":" in secret[1:-1]:
+                    encoded = base64.b64encode(secret.encode("utf-8", "surrogatepass")).decode()
+                    secrets.update((secret, render_json(secret)[1:-1], encoded))
     patterns = [
         "".join(rf"(?:{re.escape(mark)}|\\+u(?i:{ord(mark):04x}))" for mark in secret)
         for secret in sorted(secrets, key=len, reverse=True)
@@ -3436,14 +3436,9 @@ class Terminal:
         all goes there as one object.
         """
         if self.as_json:
-            self.write_json(
-                verdict=report.verdict,
-                exit_code=report.exit_code,
-                what=report.what,
-                findings=[list_members(finding) for finding in report.findings],
-                notes=report.notes,
-                **report.facts,
-            )
+            shown = {**vars(report), **report.facts, "findings": list(map(list_members, report.findings))}
+            del shown["facts"]
+            self.write_out(render_json(shown, 2))
         else:
             for line in (*report.findings, *report.notes):
                 self.write_err(show(str(line)))  # one line, whatever a task puts into it
@@ -3454,31 +3449,32 @@ class Terminal:
         """Show why a command ended without a verdict, and return its exit code."""
         if self.as_json:
             told = {"what": error.what, "why": error.why, "next": error.next_step}
-            self.write_json(verdict=error.verdict, exit_code=error.exit_code, **told)
+            self.write_out(render_json({"verdict": error.verdict, "exit_code": error.exit_code, **told}, 2))
         else:
             self.write_err(f"{name_script(self.name)}: {error}")
         return error.exit_code
 
-    def write_json(self, **members: Any) -> None:
-        """Write one machine-readable object to standard output."""
-        self.write_out(render_json(members, 2))
-
     def write_out(self, text: str, colour: str = "") -> None:
         """Write lines to standard output; a colour (red, green, yellow) shows on a terminal only."""
-        self._write(self.out, text, colour)
+        self._write("output", self.out, text, colour)
 
     def write_err(self, text: str, colour: str = "") -> None:
         """Write lines to standard error."""
-        self._write(sys.stderr, text, colour)
+        self._write("error", sys.stderr, text, colour)
 
-    def _write(self, stream: Any, text: str, colour: str = "", end: str = "\n") -> None:
-        name = "standard error" if stream is sys.stderr else "standard output"
+    def progress(self, text: str) -> None:
+        """Show a line that the next one replaces, on a terminal only."""
+        if is_terminal(sys.stderr):
+            self._write("error", sys.stderr, text, end="\r")
+
+    def _write(self, name: str, stream: Any, text: str, colour: str = "", end: str = "\n") -> None:
         if stream is None:
-            self.lost = self.lost or f"{name} is closed"
+            self.lost = self.lost or f"standard {name} is closed"
             return
         text = "\n".join(show(line) for line in self.redact(text).split("\n"))
         encoding = getattr(stream, "encoding", None) or "utf-8"
-        if colour and wants_colour(stream):
+        plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or os.name == "nt"
+        if colour and not plain and is_terminal(stream):
             text = f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m"
         try:
             data = f"{text}{end}".encode(encoding, "backslashreplace")
@@ -3489,13 +3485,11 @@ class Terminal:
                 stream.write(data.decode(encoding))
                 stream.flush()
         except (OSError, ValueError) as error:  # full or broken; closed by somebody
-            self.lost = self.lost or f"{name} is lost: {explain(error)}"
-            _drop(stream)
-
-    def progress(self, text: str) -> None:
-        """Show a line that the next one replaces, on a terminal only."""
-        if is_terminal(sys.stderr):
-            self._write(sys.stderr, text, end="\r")
+            self.lost = self.lost or f"standard {name} is lost: {explain(error)}"
+            if name == "output":  # or the interpreter's last flush of it fails
+                self.out = None
+            else:
+                sys.stderr = None
 
     def hold(self) -> None:
         """Only note Ctrl-C from now on, where that is Python's own to handle, and in the main thread."""
@@ -3512,24 +3506,6 @@ class Terminal:
 
     def _note_interrupt(self, *_: Any) -> None:
         self.interrupted = True
-
-
-def _drop(stream: Any) -> None:
-    """Let a stream that takes no more end in nothing, or the interpreter's last flush of it fails."""
-    try:
-        number = stream.fileno()
-        nothing = os.open(os.devnull, os.O_WRONLY)
-        if nothing != number:  # else it has taken the place already
-            os.dup2(nothing, number)
-            os.close(nothing)
-    except (OSError, ValueError, AttributeError):  # closed; a program's own object
-        return
-
-
-def wants_colour(stream: Any) -> bool:
-    """Return whether a stream is a terminal that shows colour, and NO_COLOR is not set."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or os.name == "nt"
-    return not plain and is_terminal(stream)
 
 
 def is_terminal(stream: Any) -> bool:
