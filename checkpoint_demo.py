@@ -32,6 +32,7 @@ import signal
 import sys
 import types
 from collections import defaultdict, deque
+from functools import partial
 from itertools import chain, count, islice, permutations, takewhile, zip_longest
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -3596,10 +3597,8 @@ class Parser(argparse.ArgumentParser):
     """
 
     def __init__(self, **settings: Any) -> None:
-        def build_formatter(prog: str) -> argparse.HelpFormatter:
-            return argparse.RawDescriptionHelpFormatter(prog, max_help_position=24, width=80)
-
-        super().__init__(allow_abbrev=False, formatter_class=build_formatter, **settings)
+        formatter = partial(argparse.RawDescriptionHelpFormatter, max_help_position=24, width=80)
+        super().__init__(allow_abbrev=False, formatter_class=formatter, **settings)
         self.color = False  # of 3.14, which colours its help
 
     def error(self, message: str) -> NoReturn:
@@ -3618,10 +3617,9 @@ class Parser(argparse.ArgumentParser):
             raise HelpAsked(f"{name_script(self.prog)} {VERSION}")
         if [] in vars(options).values():  # what Python 3.9 makes of --out=--
             raise UsageError("-- is not a value", self.prog)
-        for word in strays:
-            fault = (
-                explain_stray(word, known) if word[:1] == "-" else f"{shorten(word, 16)} is one word too many"
-            )
+        if strays:
+            fault = f"{shorten(strays[0], 16)} is one word too many"
+            fault = explain_stray(strays[0], known) if strays[0][:1] == "-" else fault
             raise UsageError(fault, " ".join(filter(None, [self.prog, vars(options).get("command")])))
         return options
 
@@ -3774,27 +3772,21 @@ def _cmd_prepare(terminal: Terminal, options: argparse.Namespace) -> int:
         os.path.join(folder, "checkpoint.json"): f"{render_json(checkpoint, 2)}\n".encode(),
         os.path.join(folder, "handoff.txt"): handoff.encode(),
     }
+    is_new = bool(folder) and not os.path.isdir(folder)
     terminal.hold()  # all of it is there or is taken back, whatever is pressed
-    is_made = bool(folder) and _make_missing_folder(folder)
+    try:
+        if is_new:
+            make_folder(folder)
+    except (OSError, ValueError) as error:
+        what = f"{show(folder)} cannot be made: {explain(error)}"
+        why = "only the folder itself is made, never the one that is to hold it"
+        raise RefusedError(what, why, "make the folder that is to hold it, or name another") from error
     try:
         return _write_and_say(terminal, files)
     except BaseException:
-        if is_made:
+        if is_new:
             discard(folder)  # unless somebody else has put something there
         raise
-
-
-def _make_missing_folder(path: str) -> bool:
-    """Make a folder, but not its parents, unless it is there; return whether it was made."""
-    try:
-        make_folder(path)
-    except (OSError, ValueError) as error:
-        if os.path.isdir(path):
-            return False
-        what = f"{show(path)} cannot be made: {explain(error)}"
-        why = "only the folder itself is made, never the one that is to hold it"
-        raise RefusedError(what, why, "make the folder that is to hold it, or name another") from error
-    return True
 
 
 def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> int:
