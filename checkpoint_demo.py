@@ -34,8 +34,9 @@ import types
 from collections import defaultdict, deque
 from functools import partial
 from itertools import chain, count, islice, permutations, takewhile, zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
+TYPE_CHECKING = False  # a checker takes it for true; typing itself is slow to import
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Iterator, Sequence
     from typing import Any, ClassVar, NoReturn, Union
@@ -621,9 +622,13 @@ class AnswerRow:
     `delivered` MISSING where it was not, `source` the source's row, empty where there is none.
     """
 
-    def __init__(self, state: str, name: str, delivered: Any, expected: Any, source: Json) -> None:
-        self.state, self.name, self.source = state, name, source
-        self.delivered, self.expected = delivered, expected
+    def __init__(self, name: str, delivered: Any, expected: Any, source: Json) -> None:
+        self.name, self.delivered, self.expected, self.source = name, delivered, expected, source
+        self.state = "differs" if any(find_differences(delivered, expected)) else "agrees"
+        if delivered is MISSING:
+            self.state = "not delivered"
+        elif isinstance(expected, dict) and any(value is REPEATED for value in expected.values()):
+            self.state = "repeated"
 
 
 def list_answer_rows(task: Task, rows: Rows, answer: Any) -> list[AnswerRow]:
@@ -631,22 +636,15 @@ def list_answer_rows(task: Task, rows: Rows, answer: Any) -> list[AnswerRow]:
     right, fields = task.build_answer(rows), answer if isinstance(answer, dict) else {}
     observed = fields.get(task.rows_field)
     observed = observed if isinstance(observed, list) else []
-    sources = {row[task.row_key]: row for row in rows}
-
-    def compare(name: Any, value: Any, expected: Any, known: Json) -> AnswerRow:
-        shown, source = (name, known.get(name, {})) if isinstance(name, str) else (f"no {task.row_key}", {})
-        state = "differs" if any(find_differences(value, expected)) else "agrees"
-        if type(expected) is dict and expected.get(task.row_key) is REPEATED:
-            state = "repeated"
-        return AnswerRow("not delivered" if value is MISSING else state, shown, value, expected, source)
-
-    listed = []
+    sources, listed = {row[task.row_key]: row for row in rows}, []
     for row, expected in match_rows(observed, right[task.rows_field], task.row_key):
-        named = expected if row is MISSING else row if isinstance(row, dict) else {}
-        listed.append(compare(named.get(task.row_key), row, expected, sources))
+        named = expected if row is MISSING else row
+        key = named.get(task.row_key) if isinstance(named, dict) else None
+        name, source = (key, sources.get(key, {})) if isinstance(key, str) else (f"no {task.row_key}", {})
+        listed.append(AnswerRow(name, row, expected, source))
     for name in [name for name in {**right, **fields} if name != task.rows_field]:
         value = fields.get(name, MISSING)
-        listed.append(compare(name, value, _fill_free_text(right.get(name, MISSING), value), {}))
+        listed.append(AnswerRow(name, value, _fill_free_text(right.get(name, MISSING), value), {}))
     return listed
 
 
@@ -3782,15 +3780,11 @@ def _cmd_prepare(terminal: Terminal, options: argparse.Namespace) -> int:
         why = "only the folder itself is made, never the one that is to hold it"
         raise RefusedError(what, why, "make the folder that is to hold it, or name another") from error
     try:
-        return _write_and_say(terminal, files)
+        write_new_files(files)
     except BaseException:
         if is_new:
             discard(folder)  # unless somebody else has put something there
         raise
-
-
-def _write_and_say(terminal: Terminal, files: dict[str, bytes]) -> int:
-    write_new_files(files)
     for path in files:
         terminal.write_out(f"wrote {show(path)}")
     return EXIT_DONE
@@ -3802,7 +3796,9 @@ def _write_output(terminal: Terminal, path: str, text: str) -> int:
         terminal.write_out(text)
         return EXIT_DONE
     terminal.hold()  # whatever is pressed
-    return _write_and_say(terminal, {path: f"{text}\n".encode()})
+    write_new_files({path: f"{text}\n".encode()})
+    terminal.write_out(f"wrote {show(path)}")
+    return EXIT_DONE
 
 
 def _cmd_verify(terminal: Terminal, options: argparse.Namespace) -> int:
