@@ -20,6 +20,7 @@ read or written; 3 refused, nothing changed; 70 a bug in this program; 130 inter
 from __future__ import annotations
 
 import argparse
+import contextlib
 import copy
 import errno
 import hashlib
@@ -3416,8 +3417,8 @@ class Terminal:
 
     Results go to standard output, talk to standard error, both through `redact` and without a
     control character. A stream that is closed, full or a broken pipe is survived; `lost` says which and
-    why, and a command fails by that if it `must_be_heard`. Ctrl-C raises KeyboardInterrupt, as in any
-    program, but from `hold` on to `release` it only makes `interrupted` true.
+    why, and a command fails by that if it `must_be_heard`. Ctrl-C raises KeyboardInterrupt, but pressed
+    again, or from `hold` on, it only makes `interrupted` true.
     """
 
     def __init__(self, name: str, as_json: bool = False) -> None:
@@ -3426,7 +3427,7 @@ class Terminal:
         self.redact: Callable[[str], str] = remove_passwords
         self.lost = ""
         self.must_be_heard = True
-        self.interrupted = False
+        self.interrupted = self.is_held = False
 
     def say(self, report: Report) -> int:
         """Show a report, and return its exit code.
@@ -3491,20 +3492,14 @@ class Terminal:
                 sys.stderr = None
 
     def hold(self) -> None:
-        """Only note Ctrl-C from now on, where that is Python's own to handle, and in the main thread."""
-        try:
-            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-                signal.signal(signal.SIGINT, self._note_interrupt)
-        except ValueError:  # in another thread
-            return
+        """Only note Ctrl-C from now on."""
+        self.is_held = True
 
-    def release(self) -> None:
-        """Let Ctrl-C do again what it did before `hold`."""
-        if signal.getsignal(signal.SIGINT) == self._note_interrupt:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def _note_interrupt(self, *_: Any) -> None:
-        self.interrupted = True
+    def take_interrupt(self, *_: Any) -> None:
+        """Raise KeyboardInterrupt for the first Ctrl-C, unless it is held."""
+        is_first, self.interrupted = not self.interrupted, True
+        if is_first and not self.is_held:
+            raise KeyboardInterrupt
 
 
 def is_terminal(stream: Any) -> bool:
@@ -3543,6 +3538,9 @@ def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = F
     terminal = Terminal(name, as_json)
     sys.stdout = sys.stderr  # standard output is the result's alone, whatever a task prints
     try:
+        with contextlib.suppress(ValueError):  # of another thread than the main one
+            if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+                signal.signal(signal.SIGINT, terminal.take_interrupt)
         try:
             if sys.hexversion < 0x3090000:
                 why = "it is written for Python 3.9 or newer"
@@ -3567,17 +3565,12 @@ def run_command(name: str, command: Callable[[Terminal], int], as_json: bool = F
                 return EXIT_UNUSABLE
         return code
     except KeyboardInterrupt:
-        while True:
-            try:
-                terminal.hold()  # what is still to be said is said
-                break
-            except KeyboardInterrupt:  # pressed again
-                continue
         interrupt = HandoffError("by Ctrl-C", "nothing was in flight", "start it again when you like")
         interrupt.verdict, interrupt.exit_code = "interrupted", EXIT_INTERRUPTED
         return terminal.say_error(interrupt)
     finally:
-        terminal.release()
+        if signal.getsignal(signal.SIGINT) == terminal.take_interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         sys.stdout = terminal.out
 
 
@@ -3730,12 +3723,12 @@ def _load_work(options: argparse.Namespace) -> tuple[Task, Rows]:
     return task, read_source(task, options.source) if options.source else task.source
 
 
-def _build_checkpoint(options: argparse.Namespace) -> tuple[Json, str, str]:
+def _build_checkpoint(terminal: Terminal, options: argparse.Namespace) -> tuple[Json, str, str]:
     """Return the one checkpoint that a task or a session record allows, its handoff prompt, and a verdict."""
-    words = [name for name in ("objective", "from", "issuer") if getattr(options, name)]
-    if (options.task or options.source or not options.session) and (options.session or words):
-        what = "--session goes with neither --task nor --source; --objective, --from and --issuer go with it"
-        raise UsageError(what, options.command)
+    if options.session and (options.task or options.source):
+        raise UsageError("--session goes with neither --task nor --source", terminal.name)
+    if not options.session and (options.objective or getattr(options, "from") or options.issuer):
+        raise UsageError("--objective, --from and --issuer go with --session", terminal.name)
     if options.session:
         session = read_session_file(options.session, getattr(options, "from"), options.issuer)
         checkpoint = build_session_checkpoint(session, options.objective)
@@ -3765,7 +3758,7 @@ def _cmd_self_test(terminal: Terminal, options: argparse.Namespace) -> int:
 def _cmd_prepare(terminal: Terminal, options: argparse.Namespace) -> int:
     """Write checkpoint.json and handoff.txt; nothing is overwritten."""
     folder = options.out or ""
-    checkpoint, handoff, _ = _build_checkpoint(options)
+    checkpoint, handoff, _ = _build_checkpoint(terminal, options)
     files = {
         os.path.join(folder, "checkpoint.json"): f"{render_json(checkpoint, 2)}\n".encode(),
         os.path.join(folder, "handoff.txt"): handoff.encode(),
@@ -3803,7 +3796,7 @@ def _write_output(terminal: Terminal, path: str, text: str) -> int:
 
 def _cmd_verify(terminal: Terminal, options: argparse.Namespace) -> int:
     """Check a checkpoint against the trusted source."""
-    right, _, what = _build_checkpoint(options)
+    right, _, what = _build_checkpoint(terminal, options)
     return _judge(
         terminal, options.checkpoint, lambda value: compare_checkpoints(value, right), "verified", what
     )
