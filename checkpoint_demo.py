@@ -3098,22 +3098,17 @@ def read_input(path: str) -> bytes:
     """
     if path == "-" and sys.stdin is None:
         raise UnreadableError("standard input", "it is closed")
+    data = b""
     try:
-        if path == "-":
-            return _read_all(sys.stdin.buffer)
-        with open(path, "rb") as file:
-            return _read_all(file)
+        with contextlib.ExitStack() as stack:
+            file = sys.stdin.buffer if path == "-" else stack.enter_context(open(path, "rb"))
+            while more := file.read(INPUT_LIMIT_BYTES + 1 - len(data)):
+                data += more
+        if more is None:  # from a stream that does not wait
+            raise OSError("not all of it is there yet")
+        return data
     except (OSError, ValueError) as error:
         raise UnreadableError(path, explain(error)) from error
-
-
-def _read_all(file: Any) -> bytes:
-    data = b""
-    while more := file.read(INPUT_LIMIT_BYTES + 1 - len(data)):
-        data += more
-    if more is None:  # from a stream that does not wait
-        raise OSError("not all of it is there yet")
-    return data
 
 
 def load_task(path: str) -> tuple[Task, str]:
@@ -3797,18 +3792,15 @@ def _write_output(terminal: Terminal, path: str, text: str) -> int:
 def _cmd_verify(terminal: Terminal, options: argparse.Namespace) -> int:
     """Check a checkpoint against the trusted source."""
     right, _, what = _build_checkpoint(terminal, options)
-    return _judge(
-        terminal, options.checkpoint, lambda value: compare_checkpoints(value, right), "verified", what
-    )
+    judge = partial(compare_checkpoints, expected=right)
+    return _judge(terminal, options.checkpoint, judge, "verified", what)
 
 
 def _cmd_validate(terminal: Terminal, options: argparse.Namespace) -> int:
     """Judge a result against the trusted source."""
     task, rows = _load_work(options)
-    what = task.render_acceptance(rows)
-    return _judge(
-        terminal, options.result, lambda value: validate_result(value, task, rows), "accepted", what
-    )
+    judge = partial(validate_result, task=task, rows=rows)
+    return _judge(terminal, options.result, judge, "accepted", task.render_acceptance(rows))
 
 
 def _judge(terminal: Terminal, path: str, judge: Callable[[Any], Findings], verdict: str, what: str) -> int:
