@@ -677,10 +677,9 @@ def check_task(task: Any, rows: Rows | None = None) -> Task:
     try:
         # 1. Each of its texts is one.
         for member, pattern in _TASK_TEXTS.items():
-            if not re.fullmatch(pattern, getattr(task, member)):
-                raise InputError(
-                    f"observed {getattr(task, member)!r}", f"expected a text that matches {pattern}"
-                )
+            text = getattr(task, member)
+            if not re.fullmatch(pattern, text):
+                raise InputError(shorten(repr(text)), f"expected a text that matches {pattern}")
         member = "changes"
         for line in filter(str.strip, task.changes.split("\n")):
             if not re.match(r" *(checkpoint|result|reply)( \|[^|]*){4}$", line):
@@ -859,9 +858,7 @@ _REASONS: dict[Path, str] = {
     ("schema_version",): "an unknown schema version",
     ("task_id",): "this is another task",
     ("objective",): "the objective was changed",
-    (
-        "source_sha256",
-    ): "the digest of the source is not that of the trusted source, which --source or --session names",
+    ("source_sha256",): "the digest is not that of the trusted source, which --source or --session names",
     ("completed", 0, "status"): "a read that is not verified proves nothing",
     ("completed", 0, "result_sha256"): "the digest of the result is not that of the trusted source",
     ("completed", 0, "result"): "the result of the read is not what the trusted source holds",
@@ -3394,9 +3391,9 @@ def remove_passwords(text: str) -> str:
 
     secrets: set[str] = set()
     for user in [re.sub("^([A-Za-z][A-Za-z0-9+.-]*:)?/+", "", url) for url in urls]:
-        for form in (user, urllib.parse.unquote(user)):
-            parts = [form.split(":", most)[-1] for most in range(3)]  # as in http:name:password@host
-            for secret in {word for part in parts for word in (part, *re.split("[\x00-\x20]+", part))}:
+        parts = [user.split(":", most)[-1] for most in range(3)]  # the last one in http:name:password@host
+        for form in (*parts, *map(urllib.parse.unquote, parts)):
+            for secret in (form, *re.split("[\x00-\x20]+", form)):
                 if len(secret) > 3 or ":" in secret[1:-1]:
                     encoded = base64.b64encode(secret.encode("utf-8", "surrogatepass")).decode()
                     secrets.update((secret, render_json(secret)[1:-1], encoded))

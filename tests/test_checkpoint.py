@@ -71,17 +71,17 @@ REFUSED = {
     "a source digest that was changed": (
         put("source_sha256", to=OTHER_SHA256),
         f'source_sha256: observed the string "{OTHER_SHA256}", expected the string "{STOCK_SHA256}"'
-        " (the digest of the source is not that of the trusted source, which --source or --session names)",
+        " (the digest is not that of the trusted source, which --source or --session names)",
     ),
     "a source digest in capitals": (
         put("source_sha256", to=STOCK_SHA256.upper()),
         f'source_sha256: observed the string "{STOCK_SHA256.upper()}", expected the string "{STOCK_SHA256}"'
-        " (the digest of the source is not that of the trusted source, which --source or --session names)",
+        " (the digest is not that of the trusted source, which --source or --session names)",
     ),
     "a source digest that was cut": (
         put("source_sha256", to=STOCK_SHA256[:-1]),
         'source_sha256: observed the string "...0dab263a4db4", expected the string "...0dab263a4db44",'
-        " from character 51 on (the digest of the source is not that of the trusted source,"
+        " from character 51 on (the digest is not that of the trusted source,"
         " which --source or --session names)",
     ),
     "a result digest that was changed": (
