@@ -4120,10 +4120,9 @@ _COMMANDS: dict[str, tuple[Callable[[Terminal, argparse.Namespace], int], str, s
 
 
 def _run(terminal: Terminal, arguments: list[str]) -> int:
-    word = arguments[0] if arguments else "nothing"
+    wanted, word = f"expected a COMMAND ({', '.join(_COMMANDS)})", arguments[0] if arguments else "-"
     if not word.startswith("-") and word not in _COMMANDS:
-        fault = explain_stray(word, _COMMANDS) if arguments else "nothing is asked for"
-        raise UsageError(f"expected a COMMAND ({', '.join(_COMMANDS)}); {fault}", terminal.name)
+        raise UsageError(f"{wanted}; {explain_stray(word, _COMMANDS)}", terminal.name)
     try:
         named = [word] if word in _COMMANDS else list(_COMMANDS)  # to build them all takes 3 ms
         options = build_parser(terminal.name, named).parse(arguments, [*_ARGUMENTS, "--help", "--version"])
@@ -4131,7 +4130,7 @@ def _run(terminal: Terminal, arguments: list[str]) -> int:
         terminal.write_out(str(asked))
         return EXIT_DONE
     if options.command is None:
-        raise UsageError(f"expected a COMMAND ({', '.join(_COMMANDS)})", terminal.name)
+        raise UsageError(wanted, terminal.name)
     outputs = ("o", "out", "receiver")
     if [value for name, value in vars(options).items() if name not in outputs].count("-") > 1:
         raise UsageError("- is given twice, but standard input can be read only once", terminal.name)
