@@ -47,7 +47,7 @@ BROKEN = {
         "expected checkpoint",
     ),
     "changes that are prose": ("result | a wrong route", "A wrong route", "changes", "expected checkpoint"),
-    "a name in capitals": ('"tickets"', '"Tickets"', "name", "expected a text that matches"),
+    "a name in capitals": ('"tickets"', '"Tickets"', "name", "name: 'Tickets': expected a text that matches"),
     "a name as long as a path": ('"tickets"', '"t" * 41', "name", "expected a text that matches"),
     "an operation with a space": ('"read_tickets"', '"read tickets"', "operation", "expected a text"),
     "an operation that is too long": ('"read_tickets"', '"r" * 65', "operation", "expected a text"),

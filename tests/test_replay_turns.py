@@ -300,6 +300,14 @@ class PairTest(unittest.TestCase):
                 findings = self.find(assistant("x"), odd, user(result("a")))
                 self.assertEqual([one.path for one in findings], ["messages[2].content[0].tool_use_id"])
 
+    def test_compare_sessions_calls_of_a_turn_in_two_messages_are_answered_together(self):
+        calls, results = [call("a"), call("b")], user(result("a"), result("b"))
+        original = {"messages": [user("x"), assistant(*calls), results]}
+        restored = {"messages": [user("x"), *map(assistant, calls), results]}
+        self.assertEqual(list(compare_sessions(restored, original)[0]), [TURN])
+        restored["messages"][3] = user(result("b"))
+        self.assertEqual(list(compare_sessions(restored, original)[0]), [TURN, UNMATCHED])
+
     def test_compare_sessions_many_calls_are_paired(self):
         calls = [call(f"toolu_{number}") for number in range(5_000)]
         results = [result(f"toolu_{number}") for number in reversed(range(5_000))]
