@@ -2816,12 +2816,10 @@ def _is_compared(path: Path) -> bool:
     It does not compare a mark for its cache on a tool, a system block or a content block; in a tool's
     input the same word is data.
     """
-    names, indexes = path[::2], path[1::2]  # of a path such as messages, 3, content, 0, cache_control
-    at = names.index("cache_control") if "cache_control" in names else 0
-    is_marked = names[:at] in (("system",), ("tools",)) or (
-        names[:1] == ("messages",) and {"content"} == {*names[1:at]}
-    )
-    is_mark = at > 0 and is_marked and all(type(index) is int for index in indexes[:at])
+    names = [part if type(part) is str else 0 for part in path]
+    end = names.index("cache_control") if "cache_control" in names else 0
+    blocks = ["messages", 0, *["content", 0] * (end // 2 - 1)]  # in a result, there are blocks in a block
+    is_mark = names[:end] in (["system", 0], ["tools", 0]) or (end > 2 and names[:end] == blocks)
     return path[0] not in _UNCOMPARED_FIELDS and not is_mark
 
 
