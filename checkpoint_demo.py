@@ -2980,39 +2980,38 @@ reply | an answer with a row that is not an object | :[{\\" | :[0,{\\" | ROWS[0]
 """
 
 # A session for trying one's own storage: an invoice is read, and no text is visible in the turn.
-_BLOCKS = (
-    '{"type":"thinking","thinking":"","signature":"c2lnbmF0dXJlIG9mIG5vYm9keQ=="}',
-    '{"type":"tool_use","id":"toolu_demo_17","name":"read_invoice","input":{"invoice":"DEMO-17"}}',
-)
+_THOUGHT = '{"type":"thinking","thinking":"","signature":"c2lnbmF0dXJlIG9mIG5vYm9keQ=="}'
+_CALL = '{"type":"tool_use","id":"toolu_demo_17","name":"read_invoice","input":{"invoice":"DEMO-17"}}'
 SESSION_TEXT = (
     '{"system":"You check invoices. Read them with the tool; change nothing.",'
     '"tools":[{"name":"read_invoice","description":"Return the amount and the currency of an invoice.",'
     '"input_schema":{"type":"object","properties":{"invoice":{"type":"string"}},"required":["invoice"]}}],'
     '"messages":[{"role":"user","content":"What is the amount of invoice DEMO-17?"},'
-    f'{{"role":"assistant","content":[{",".join(_BLOCKS)}]}},'
+    f'{{"role":"assistant","content":[{_THOUGHT},{_CALL}]}},'
     '{"role":"user","content":[{"type":"tool_result","tool_use_id":"toolu_demo_17",'
     r'"content":"{\"invoice\":\"DEMO-17\",\"amount\":\"47.50\",\"currency\":\"EUR\"}"}]}]}'
 )
 
-# What is changed in the session's text: (a piece of it, what replaces it, the label that must come out).
-_SESSION_CHANGES = {
-    "nothing (no visible text, all the same)": ("", "", "intact"),
-    "the system instruction": ("change nothing", "change what is wrong", "changed prefix: system"),
-    "a tool's description": ("Return the amount", "Return amount", "changed prefix: tools"),
-    "an earlier message": ("What is", "What was", "changed prefix: messages"),
-    "the order of the assistant's content blocks": (
-        ",".join(_BLOCKS),
-        ",".join(reversed(_BLOCKS)),
-        "changed assistant turn",
-    ),
-    "the result's call id": ('_use_id":"toolu_demo_17"', '_use_id":"toolu_demo_18"', "unmatched tool result"),
-}
+# What is changed in the session's text, a piece of it, what replaces it, the label that must come out.
+_SESSION_CHANGES = f"""
+nothing (no visible text, all the same) | | | intact
+the system instruction | change nothing | change what is wrong | changed prefix: system
+a tool's description | Return the amount | Return amount | changed prefix: tools
+an earlier message | What is | What was | changed prefix: messages
+the order of the assistant's content blocks | {_THOUGHT},{_CALL} | {_CALL},{_THOUGHT} | changed assistant turn
+the result's call id | _use_id":"toolu_demo_17" | _use_id":"toolu_demo_18" | unmatched tool result
+"""
+
+
+def _split_table(text: str) -> list[list[str]]:
+    """Return the cells of a table's lines; blank lines are passed over."""
+    return [[cell.strip() for cell in line.split(" |")] for line in text.split("\n") if line.strip()]
 
 
 def run_session_cases() -> Iterator[tuple[str, str, bool]]:
     """Yield (change, labels, as expected) for the built-in cases; five of six are broken on purpose."""
     original = parse_json(SESSION_TEXT)
-    for change, (old, new, expected) in _SESSION_CHANGES.items():
+    for change, old, new, expected in _split_table(_SESSION_CHANGES):
         changes, _ = compare_sessions(parse_json(SESSION_TEXT.replace(old, new, 1)), original)
         labels = ", ".join(changes) or "intact"
         yield change, labels, labels == expected
@@ -3063,8 +3062,7 @@ def _try_changes(task: Task, rows: Rows, checkpoint: Json) -> Iterator[tuple[str
     for group, text in texts.items():
         yield group, "accepts the right one", _find_place_of_refusal(judges[group], text.encode()) == ""
         own = task.changes if rows == task.source else ""
-        for line in filter(str.strip, f"{_CHANGES}{own}".split("\n")):
-            named, check, old, new, place = (cell.strip() for cell in line.split(" |"))
+        for named, check, old, new, place in _split_table(f"{_CHANGES}{own}"):
             if named == group:
                 changed = text.replace(old, new, 1)
                 refused = _find_place_of_refusal(judges[group], changed.encode())

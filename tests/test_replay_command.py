@@ -47,8 +47,9 @@ class BuiltInTest(FolderTestCase):
         self.assertTrue(ended.out.endswith("\n1/6 expected outcomes\n"))
 
     def test_every_case_but_the_first_changes_the_session(self):
-        self.assertEqual(len(checkpoint_demo._SESSION_CHANGES), 6)
-        for change, (old, new, label) in checkpoint_demo._SESSION_CHANGES.items():
+        changes = checkpoint_demo._split_table(checkpoint_demo._SESSION_CHANGES)
+        self.assertEqual(len(changes), 6)
+        for change, old, new, label in changes:
             with self.subTest(change):
                 changed = json.loads(checkpoint_demo.SESSION_TEXT.replace(old, new, 1))
                 self.assertEqual(changed == FIXTURE, label == "intact")
