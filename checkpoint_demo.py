@@ -3080,9 +3080,6 @@ def _find_place_of_refusal(judge: Callable[[Any], Findings], data: bytes) -> str
 
 # --- Files -------------------------------------------------------------------
 
-# The errors by which file systems say that they flush no folders.
-_UNFLUSHED = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS)
-
 
 def read_input(path: str) -> bytes:
     """Return a file's bytes, or standard input's for `-`; at most one byte over 64 MiB is read.
@@ -3250,8 +3247,8 @@ def flush_folder(path: str) -> None:
     try:
         flush(descriptor)
     except OSError as error:
-        if error.errno not in _UNFLUSHED:
-            raise
+        if error.errno not in (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.ENOSYS):
+            raise  # by the others, a file system says that it flushes no folders
     finally:
         os.close(descriptor)
 
