@@ -2205,26 +2205,32 @@ _STOP_REASONS = {
     "pause_turn": "the turn was paused before its end",
     **dict.fromkeys(("tool_use", "tool_calls"), "the model waits for a tool"),
 }
+_TELLING = {"choices": CHAT, "object": CHAT, "usageMetadata": GEMINI, "modelVersion": GEMINI}
+_TELLING.update(candidates=GEMINI, promptFeedback=GEMINI)
 _CALLING = re.compile("(?s).*tool_use|function(_call|Call)?|custom")  # names of pieces that call something
+
+
+def read_error(reply: Any) -> Json:
+    """Return the type and the message of a parsed error of any API, {} for any other reply."""
+    reply = reply[0] if type(reply) is list and len(reply) == 1 else reply  # as Gemini has it at times
+    error, feedback = [reply.get(key) if type(reply) is dict else None for key in ("error", "promptFeedback")]
+    if type(feedback) is dict and feedback.get("blockReason"):
+        error = {"type": feedback["blockReason"], "message": "the prompt was blocked"}
+    known = error if type(error) is dict else {"message": error}
+    kinds = [str(known[key]) for key in ("type", "status", "code") if known.get(key)]
+    return {"type": [*kinds, "error"][0], "message": known.get("message")} if error else {}
 
 
 def describe_api_error(reply: Any) -> str:
     """Return what a parsed error body of any API says, or "" for any other reply."""
-    reply = reply[0] if type(reply) is list and len(reply) == 1 else reply  # as Gemini has it at times
-    error = reply.get("error") if type(reply) is dict else None
-    if type(error) is not dict:
-        return ""
-    kinds = [error.get(field) for field in ("status", "type", "code")]
-    kind = next((kind for kind in kinds if type(kind) is str), "an error")
-    return f"{shorten(show(kind))}: {describe(error.get('message', MISSING))}"
+    error = read_error(reply)
+    return f"{shorten(show(error['type']))}: {describe(error['message'])}" if error else ""
 
 
 def tell_reply(reply: Any) -> str:
-    """Return the API whose reply this is, by its shape; what has none counts as one of Messages."""
-    if type(reply) is not dict or type(reply.get("type")) is str:
-        return MESSAGES
-    signs = {"choices": CHAT, "candidates": GEMINI, "promptFeedback": GEMINI}
-    return next((api for sign, api in signs.items() if sign in reply), MESSAGES)
+    """Return the API whose reply, or piece of a reply, this is, by its fields; Messages if by none."""
+    known = reply if type(reply) is dict and reply.get("type") != "message" else {}
+    return next((_TELLING[field] for field in _TELLING if field in known), MESSAGES)
 
 
 def open_reply(reply: Json, api: str) -> tuple[Any, Path, Any, Path]:
@@ -2245,9 +2251,7 @@ def find_reply_findings(reply: Any, api: str | None = None) -> Findings:
         return [Finding("$", f"observed an error ({error}), expected a message")]
     if type(reply) is not dict:
         return list_differences(reply, Words("a message"))
-    listed, blocked = reply.get(form.choices, MISSING), reply.get("promptFeedback")
-    if type(blocked) is dict and blocked.get("blockReason") and listed is MISSING:
-        return list_differences(blocked["blockReason"], Words("an answer"), "promptFeedback", "blockReason")
+    listed = reply.get(form.choices, MISSING)
     if form.choices and (type(listed) is not list or len(listed) != 1 or type(listed[0]) is not dict):
         return list_differences(listed, Words("a list of one object"), form.choices)
     message, at, _, _ = open_reply(reply, api)
@@ -2300,23 +2304,23 @@ def find_step_findings(reply: Json, tool: str | None = None, api: str | None = N
 
 
 def _find_bad_blocks(api: str, parts: list[Node], tool: str | None, at: Path) -> Iterator[Finding]:
-    expected = Words(f"exactly one call of {tool}" if tool else "no tool call")
+    expected, calls = Words(f"exactly one call of {tool}" if tool else "no tool call"), 0
     for part in parts:
         name = name_piece(api, part.get("native"))
-        if part["kind"] == "call" and tool:
+        misfits = find_misfit(api, part) if name == "text" or _CALLING.fullmatch(name) else []
+        is_call = part["kind"] == "call" or bool(_CALLING.fullmatch(name))
+        calls += is_call
+        if part["kind"] == "call" and tool and calls == 1:
             is_id = re.fullmatch("[!-~]+", part.get("call_id", "-" if api == GEMINI else ""))
             call_id = {} if is_id else {"call_id": Words("a tool call id")}
             right = write_part(api, {**part, "tool": tool, "arguments": {}, **call_id})
             yield from explain_differences(write_part(api, part), right, *part.at)
-            tool = None  # it was called, and any further call is one too many
-        elif part["kind"] == "other" and (name == "text" or (tool and name in _NAMED[api])):
-            yield from find_misfit(api, part)
-            tool = tool if name == "text" else None
-        elif part["kind"] == "call" or (part["kind"] == "other" and _CALLING.fullmatch(name)):
-            observed = part["native"] if "native" in part else write_part(api, part)
-            yield Finding(render_path(part.at), f"observed {describe(observed)}, expected {expected}")
-    if tool:
-        yield Finding(render_path(at), f"observed no tool call, expected {expected}")
+        elif is_call and not (tool and calls == 1 and misfits):
+            yield explain_difference(part.at, write_part(api, part), expected)
+        else:
+            yield from misfits
+    if tool and not calls:
+        yield explain_difference(at, Words("no tool call"), expected)
 
 
 def join_text(reply: Json) -> str:
@@ -2350,10 +2354,8 @@ def judge_reply(session: Node, reply: Any) -> tuple[Node | None, Findings]:
         return None, findings
     form, (_, _, stop, at) = APIS[api], open_reply(reply, api)
     calls = [part for part in turn["parts"] if part["kind"] == "call"]
-    if type(stop) is not str or stop not in f"{form.answered} {form.calling}".split():
-        findings += _explain_stop(stop, Words("the end of a turn"), at)
-    elif stop not in form.answered.split() and not calls:
-        findings.append(explain_difference(at, stop, Words("the end of a turn, or a tool call")))
+    if stop not in f"{form.answered} {form.calling if calls else ''}".split():
+        findings += _explain_stop(stop, Words("the end of a turn, or a tool call"), at)
     findings += [finding for part in turn["parts"] for finding in find_misfit(api, part)]
     return turn, cut([*findings, *_find_bad_calls(session, calls)])
 
@@ -2427,110 +2429,43 @@ def _split_array(text: str) -> Iterator[bytes]:
 
 # --- Streams: what is in hand (pure) -----------------------------------------
 
+# What the pieces of a reply have, by an example of each type, and how they add up: "text" grows, "one name"
+# stays, an object grows by its fields, a list by its items (the second one here is how a new item begins);
+# of all else the last value counts. A key with ? may be absent or null.
+_PIECES_TEXT = """
+chat {"id?": "", "model?": "", "usage?": {}, "choices?": [
+    {"index": 0, "finish_reason?": "", "usage?": {}, "delta": {
+        "role?": "", "content?": "text", "reasoning_content?": "text", "refusal?": "text",
+        "function_call?": {"name?": "one name", "arguments?": "text"}, "tool_calls?": [
+            {"index": 0, "id?": "one name", "function?": {"name?": "one name", "arguments?": "text"}},
+            {"type": "function", "function": {"arguments": ""}}]}},
+    {"index": 0, "delta": {"role": "assistant", "content": null}}]}
+gemini {"modelVersion?": "", "usageMetadata?": {}, "promptFeedback?": {}, "candidates?": [
+    {"index?": 0, "finishReason?": "reason", "content?": {"role?": "", "parts?": [
+        {"text?": "text", "thought?": false, "thoughtSignature?": "",
+            "functionCall?": {"name": "", "args?": {}, "id?": "", "willContinue?": null}},
+        {}]}},
+    {"index": 0, "content": {"role": "model", "parts": []}}]}
+message {"type": "", "role": "", "content": [], "id?": "", "model?": "", "stop_reason?": "", "usage?": {}}
+text {"text": "text"}
+thinking {"thinking": "text", "signature?": "text"}
+redacted_thinking {"data": ""}
+tool_use {"id": "", "name": "", "input": {}}
+"""
+_PIECES = {name: json.loads(piece) for name, piece in re.findall(r"(?m)^(\w+) (.*(?:\n .*)*)", _PIECES_TEXT)}
 _EVENTS = [f"{thing}_{at}" for thing in ("message", "content_block") for at in ("start", "delta", "stop")]
-_TELLING = dict.fromkeys(("candidates", "usageMetadata", "promptFeedback", "modelVersion"), GEMINI)
-_TELLING.update(choices=CHAT, object=CHAT)  # whose chunk it is, by its fields
-_TEXTS = "text thinking signature partial_json content reasoning_content refusal arguments"  # these grow
-_GROWING = _TEXTS.split()
-_NAMES = "id name type role model modelVersion stop_reason finish_reason finishReason data thoughtSignature"
-_OBJECTS = ["delta", "content", "function", "function_call", "functionCall", "usage", "promptFeedback"]
-_FIRST: Json = {  # what the items of a list are before their first piece
-    "choices": {"index": 0, "delta": {"role": "assistant", "content": None}},
-    "candidates": {"index": 0, "content": {"role": "model", "parts": []}},
-    "tool_calls": {"id": None, "type": "function", "function": {"name": None, "arguments": ""}},
-    "parts": {},
-}
-_FIELD_KINDS: dict[str, Any] = {  # the type of a field, wherever it is; willContinue is of a call in pieces
-    **dict.fromkeys([*_GROWING, *_NAMES.split(), "delta.content"], str),
-    **dict.fromkeys([*_OBJECTS, "candidates.content", "input", "args", "citation", "usageMetadata"], dict),
-    **dict.fromkeys([*_FIRST, "message.content"], list),
-    "content": None,
-    "index": int,
-    "thought": bool,
-    "willContinue": Words,
-}
-# The fields that an object must have, by its type or the field that it is in.
-_NEEDED_TEXT = """
-    text: text   thinking: thinking   redacted_thinking: data   tool_use: id,name,input   content_block: type
-    message: type,role,content   choices: index,delta   tool_calls: index   functionCall: name"""
-_NEEDED = {name: fields.split(",") for name, fields in re.findall(r"(\w+): (\S+)", _NEEDED_TEXT)}
-_DELTAS = {  # the field of a delta, and the field of the block that it goes with
+_DELTAS = {  # of Messages: the field of a delta, and the field of the block that it goes with
     "text_delta": ("text", "text"),
     "citations_delta": ("citation", "text"),
     "thinking_delta": ("thinking", "thinking"),
     "signature_delta": ("signature", "thinking"),
     "input_json_delta": ("partial_json", "input"),
+    "compaction_delta": ("content", "content"),
 }
-
-
-class _Pieces(list[str]):
-    """A string that is still arriving: it is joined once, so that time grows with the text alone."""
-
-
-def _join(value: Any) -> Any:
-    """Return a value with its pieces joined; a character may come as two surrogates in two of them."""
-    if type(value) is _Pieces:
-        return "".join(value).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
-    if isinstance(value, dict):
-        return {key: _join(child) for key, child in value.items()}
-    return list(map(_join, value)) if isinstance(value, list) else value
 
 
 def _misfit(at: Any, observed: Any, expected: str) -> InputError:
     return InputError(render_path(at), describe_pair(observed, Words(expected)))
-
-
-def _merge(node: Json, piece: Any, *at: Any) -> None:
-    """Add a piece to an object: texts grow, objects and lists are merged, else the last value counts.
-
-    Raises InputError for a field of another type, and for one that is missing.
-    """
-    if type(piece) is not dict:
-        raise _misfit(at, piece, "an object")
-    name = next((key for key in reversed(at) if type(key) is str), "")
-    needed = _NEEDED.get(str(piece.get("type")), _NEEDED.get(name, []))
-    for field, value in {**piece, **{key: piece.get(key, MISSING) for key in needed}}.items():
-        kind, old, here = (
-            _FIELD_KINDS.get(f"{name}.{field}", _FIELD_KINDS.get(field)),
-            node.get(field),
-            (*at, field),
-        )
-        if field not in needed and value in (None, "FINISH_REASON_UNSPECIFIED"):
-            node.setdefault(field, None)
-        elif kind and type(value) is not kind:
-            raise _misfit(here, value, MISSING if kind is Words else describe_kind(kind()))
-        elif type(value) is str and field in _GROWING:
-            node[field] = old if type(old) is _Pieces else _Pieces([old] if type(old) is str else [])
-            node[field].append(value)
-        elif type(value) is dict and field in _OBJECTS:
-            node[field] = old or {}
-            _merge(node[field], value, *here)
-        elif field in _FIRST:
-            node[field] = old or []
-            for place, item in enumerate(value):
-                if item != {"text": ""}:  # the end of Gemini's text
-                    _merge(_find_item(field, node[field], item, *here, place), item, *here, place)
-        elif f"{name}.{field}" in ("tool_calls.id", "function.name") and old and value not in ("", old):
-            raise _misfit(here, value, describe(old))
-        elif field != "index" and (value != "" or not old):
-            node[field] = value
-
-
-def _find_item(field: str, items: list[Json], piece: Any, *at: Any) -> Json:
-    """Return the item of a list that a piece adds to, the next one if it is new. Raises InputError."""
-    known: Json = piece if type(piece) is dict else {}
-    index, content = known.get("index") or 0, known.get("delta", known.get("content"))
-    if field == "parts":  # a text adds to a text before it, if that is not signed
-        is_text, last = known.keys() <= {"text", "thought"}, items[-1] if items else {}
-        index = max(len(items) - (is_text and {**known, "text": ""} == {**last, "text": ""}), 0)
-    is_fit = type(index) is int and 0 <= index <= len(items) and known.keys() - {"thought"}
-    if is_fit and index == len(items):
-        items.append(copy.deepcopy(_FIRST[field]))
-    is_done = is_fit and (items[index].get("finish_reason") or items[index].get("finishReason"))
-    brings = type(content) is dict and any(content[key] for key in content if key != "role")
-    if not is_fit or (is_done and brings):
-        raise _misfit(at, piece, "more of what is not finished, or the next")
-    return items[index]
 
 
 class Stream:
@@ -2549,9 +2484,10 @@ class Stream:
         self.parts: list[Node] = []
         self.open_parts: list[Node] = []
         self.findings: Findings = []
-        self._blocks: list[Json] = []  # of the Messages API, as the next two
-        self._open: set[int] = set()
-        self._ended = False
+        self._blocks: list[Json] = []  # of the Messages API
+        self._open: set[int] = set()  # the places of those that are not closed
+        # The object of each text, and its pieces: joined once, so that time grows with the text alone.
+        self._texts: dict[tuple[int, str], tuple[Json, list[str]]] = {}
 
     def join(self, kind: str) -> str:
         """Return the text in hand of a kind, `text` or `reasoning`, closed or open."""
@@ -2561,89 +2497,137 @@ class Stream:
         """Add an event to the reply. Raises InputError for what does not fit."""
         if type(event) is not dict:
             raise _misfit((), event, "an object")
-        kind, error = name if name in _EVENTS else str(event.get("type")), event.get("error")
+        kind = name if name in _EVENTS else str(event.get("type"))
         api = MESSAGES if kind in _EVENTS else next((_TELLING[key] for key in _TELLING if key in event), "")
         self.api = self.api or api
-        if error or kind == "error":
-            known = error if type(error) is dict else {"message": error}
-            said = [str(known[key]) for key in ("type", "status", "code") if known.get(key)]
-            self.error = self.error or {"type": [*said, "error"][0], "message": known.get("message")}
-        elif not api:
-            self.passed_over += bool(event) and kind != "ping"
+        error = read_error({"error": event} if kind == "error" and "error" not in event else event)
+        self.error = self.error or error
+        self.passed_over += bool(event) and not error and not api and kind != "ping"
         if api not in ("", self.api):
             raise _misfit((), Words(f"an event of {api}"), f"one of {self.api}")
-        if api == MESSAGES and event.get("type") != kind:
-            raise _misfit(["type"], event.get("type", MISSING), describe(kind))
         if api == MESSAGES:
             self._take_event(kind, event)
         elif api:
             chat = {"choices": MISSING, **event, "object": "chat.completion"}
-            _merge(self.message, chat if api == CHAT else event)
+            self._add(_PIECES[api], self.message, chat if api == CHAT else event)
 
     def _take_event(self, kind: str, event: Json) -> None:
         """Add an event of the Messages API: a block begins, grows and ends under its index."""
         index = event["index"] if type(event.get("index")) is int else -1
-        block = self._blocks[index] if index in self._open else None
-        is_next = index == len(self._blocks) and not self._ended and not self.message.get("stop_reason")
+        is_next = index == len(self._blocks) and not self.complete and not self.message.get("stop_reason")
+        if event.get("type") != kind:
+            raise _misfit(["type"], event.get("type", MISSING), describe(kind))
         if kind == "message_start" and not self.message:
-            _merge(self.message, event.get("message"), "message")
+            self._add(_PIECES["message"], self.message, event.get("message"), "message")
         elif kind == "content_block_start" and is_next:
+            block = event.get("content_block")
+            form = _PIECES.get(str(block.get("type")), {}) if type(block) is dict else {}
             self._blocks.append({})
             self._open.add(index)
-            _merge(self._blocks[index], event.get("content_block"), "content_block")
-        elif kind == "content_block_delta" and block is not None:
-            self._add_delta(block, event.get("delta"))
-        elif kind == "content_block_stop" and block is not None:
-            arguments = _read_arguments(_join(block.get("partial_json", "")))["arguments"]
-            if type(arguments) is dict:  # else the block stays open
-                self._open.remove(index)
-                block.update({"input": arguments} if block.pop("partial_json", "") and arguments else {})
-        elif kind in ("message_delta", "message_stop") and not self._ended:
-            self._ended, delta = kind == "message_stop", event.get("delta")
+            self._add({"type": "", **form}, self._blocks[index], block, "content_block")
+        elif kind == "content_block_delta" and index in self._open:
+            self._add_delta(self._blocks[index], event.get("delta"))
+        elif kind == "content_block_stop" and index in self._open:
+            self._open.remove(index)
+        elif kind in ("message_delta", "message_stop") and not self.complete:
+            self.complete, delta = kind == "message_stop", event.get("delta")
             delta = {"stop_reason": MISSING, **delta} if type(delta) is dict else delta
-            _merge(self.message, {"usage": event.get("usage")})
-            _merge(self.message, {} if self._ended else delta, "delta")
+            self._add({"usage?": {}}, self.message, {"usage": event.get("usage")})
+            self._add({"stop_reason?": ""}, self.message, {} if self.complete else delta, "delta")
         else:
             raise _misfit((), Words(kind), "none here: it is late, a second one, or of another block")
 
     def _add_delta(self, block: Json, delta: Any) -> None:
-        """Add a delta to its block, one that is not known to a block that is not known either."""
-        if type(delta) is not dict or type(delta.get("type")) is not str:
-            raise _misfit(["delta"], delta, "an object with a type")
+        """Add a delta to its block; one that is not known is passed over."""
+        self._add({"type": ""}, {}, delta, "delta")
         field, beside = _DELTAS.get(delta["type"], ("", ""))
         if not field:
-            _merge(block, {} if block.get("type") in _NEEDED else {**delta, "type": None}, "delta")
+            self.passed_over += 1
         elif beside not in block:
             raise _misfit(["delta"], Words(delta["type"]), f"a delta of {block.get('type')}")
         else:
-            _merge(block, {field: MISSING if delta.get(field) is None else delta[field]}, "delta")
+            form = {field: {} if field == "citation" else "text"}
+            self._add(form, block, {field: delta.get(field, MISSING)}, "delta")
         if field == "citation":
-            block["citations"] = block.get("citations") or []
-            block["citations"].append(block.pop(field))
+            known = block.get("citations")
+            block["citations"] = known if type(known) is list else []
+            block["citations"].append(block.pop("citation"))
+
+    def _add(self, form: Json, node: Json, piece: Any, *at: Any) -> None:
+        """Add a piece of a form to what came before. Raises InputError for a piece of another form."""
+        if type(piece) is not dict:
+            raise _misfit(at, piece, "an object")
+        needed = [key for key in form if key[-1] != "?"]
+        for field, value in {**piece, **{key: piece.get(key, MISSING) for key in needed}}.items():
+            how, old, here = form.get(field, form.get(f"{field}?", MISSING)), node.get(field), (*at, field)
+            if (how, value) == ("reason", "FINISH_REASON_UNSPECIFIED"):
+                value = None
+            if value is None and field not in needed:
+                node.setdefault(field, None)
+            elif how is not MISSING and type(value) is not type(how):
+                raise _misfit(here, value, describe_kind(how) if how is not None else "nothing")
+            elif how == "text":
+                begin = [old if type(old) is str else ""]
+                self._texts.setdefault((id(node), field), (node, begin))[1].append(value)
+                node.setdefault(field, "")
+            elif how == "one name" and old and value not in ("", old):
+                raise _misfit(here, value, describe(old))
+            elif type(how) is dict:
+                node[field] = old if type(old) is dict else {}
+                self._add(how, node[field], value, *here)
+            elif type(how) is list and how:
+                node[field] = old if type(old) is list else []
+                for place, item in enumerate(value):
+                    if item != {"text": ""}:  # the end of Gemini's text
+                        known = self._find_item(node[field], how[1], item, *here, place)
+                        self._add(how[0], known, item, *here, place)
+            elif (field != "index" or how is MISSING) and (value != "" or not old):  # an index is a place
+                node[field] = value
+
+    def _find_item(self, items: list[Json], new: Json, piece: Any, *at: Any) -> Json:
+        """Return the item of a list that a piece adds to, a new one if it is the next. Raises InputError."""
+        known: Json = piece if type(piece) is dict else {}
+        index, content = known.get("index") or 0, known.get("delta", known.get("content"))
+        if at[-2] == "parts":  # a text adds to a text before it, if that is not signed
+            is_text, last = known.keys() <= {"text", "thought"}, items[-1] if items else {}
+            index = max(len(items) - (is_text and {**known, "text": ""} == {**last, "text": ""}), 0)
+        is_fit = type(index) is int and 0 <= index <= len(items) and known.keys() - {"thought"}
+        if is_fit and index == len(items):
+            items.append(copy.deepcopy(new))
+        is_done = is_fit and (items[index].get("finish_reason") or items[index].get("finishReason"))
+        if not is_fit or (is_done and type(content) is dict and any({**content, "role": ""}.values())):
+            raise _misfit(at, piece, "more of what is not finished, or the next")
+        return items[index]
 
     def finish(self) -> Iterator[Finding]:
         """Take stock when all events are taken. Yield what a whole reply would not have."""
-        form, reply = APIS[self.api or MESSAGES], _join(self.message)
+        for (_, field), (node, pieces) in self._texts.items():  # a character may come as two surrogates
+            node[field] = "".join(pieces).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+        form, reply = APIS[self.api or MESSAGES], self.message
         if self.api == MESSAGES:
             yield from list_differences(reply.get("content", MISSING), [], "content")
-            reply["content"] = _join(self._blocks)
-        for index in self._open:
-            reply["content"][index]["input"] = reply["content"][index].pop("partial_json", "")
+            reply["content"] = self._blocks
+        for index, block in enumerate(self._blocks):
+            text = str(block.pop("partial_json", ""))
+            arguments = _read_arguments(text)["arguments"]
+            if index in self._open or type(arguments) is str:  # without an object it is not whole
+                self._open.add(index)
+                block["input"] = text
+            elif arguments:
+                block["input"] = arguments
         choices = reply.get(form.choices or "") or []
         for choice in choices if self.api == CHAT else ():
             choice["message"], usage = choice.pop("delta"), choice.pop("usage", None)
             reply["usage"] = reply.get("usage") or usage  # where Moonshot has it
         yield from list_differences(choices, choices[:1], form.choices or "$")
-        blocked = (reply.get("promptFeedback") or {}).get("blockReason")
-        self.error = {"type": str(blocked), "message": "the prompt was blocked"} if blocked else self.error
         stops = [each.get(form.stop) or "" for each in choices or [reply]]
-        self.stop, self.complete = stops[0], (all(stops) or self._ended) and not self.error
-        self.usage, self.message = reply.get("usage") or reply.get("usageMetadata") or {}, reply
-        self.model = reply.get(form.maker) or ""
+        self.stop, self.complete = stops[0], (all(stops) or self.complete) and not self.error
+        self.usage = reply.get("usage") or reply.get("usageMetadata") or {}
+        self.model = str(reply.get(form.maker) or "")
         self._read_parts(choices[0][form.message] if choices else reply)
         for part in self.parts + self.open_parts:
             if self.api == CHAT and part["kind"] == "other":
-                yield Finding(render_path(part.at), "a call without an id or a name")
+                yield Finding(render_path(part.at), "not a call of a function, with an id and a name")
         for index in sorted(self._open) if self.complete else ():
             yield Finding(f"content[{index}]", "not closed: no content_block_stop behind whole arguments")
 
