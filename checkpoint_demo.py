@@ -2224,7 +2224,7 @@ def read_error(reply: Any) -> Json:
 def describe_api_error(reply: Any) -> str:
     """Return what a parsed error body of any API says, or "" for any other reply."""
     error = read_error(reply)
-    return f"{shorten(show(error['type']))}: {describe(error['message'])}" if error else ""
+    return f"{shorten(show(error['type']))}: {describe(error['message'] or MISSING)}" if error else ""
 
 
 def tell_reply(reply: Any) -> str:
@@ -2680,7 +2680,12 @@ def find_recovery_refusal(by: str, api: str, model: str, thinking: bool, stream:
     """
     kinds = {part["kind"] for part in stream.parts + stream.open_parts}
     claude = find_version(model) if "claude" in model else (99, 0)
-    refusals = {"the reply is complete": stream.complete, "no text in hand": not stream.join("text").strip()}
+    refusals = {
+        f"the record is of {api or 'an unknown API'}, the stream of {stream.api}": stream.api
+        not in ("", api),
+        "the reply is complete": stream.complete,
+        "no text in hand": not stream.join("text").strip(),
+    }
     prefill_refusals = {
         "a call is in hand": "call" in kinds,
         "more than text is in hand": not kinds <= {"text", "reasoning"},
@@ -4055,12 +4060,7 @@ def _print_recovery(terminal: Terminal, options: Any, stream: Stream) -> int:
     session = read_session_file(options.session, getattr(options, "from"), options.issuer)
     api, model = session["issuer"]["api"], session["issuer"]["model"] or ""
     thinking = session["settings"].get("thinking") not in (None, {"type": "disabled"})
-    refusal = (
-        f"the record is of {api or 'an unknown API'}, the stream of {stream.api}"
-        if stream.api not in ("", api)
-        else ""
-    )
-    refusal = refusal or find_recovery_refusal(options.by, api, model, thinking, stream)
+    refusal = find_recovery_refusal(options.by, api, model, thinking, stream)
     if refusal:
         raise SessionError([Finding(f"--by {options.by}", f"{refusal}; {_RESEND}")])
     note = _NOTES.get(options.by, _NOTES.get(api))

@@ -303,7 +303,7 @@ def use_all(stream):
     list(render_stream(stream))
     for api in ("messages", "chat", "gemini"):
         find_recovery_refusal("prefill", api, stream.model, False, stream)
-    find_recovery_refusal("instruction", "", "", False, stream)
+    find_recovery_refusal("instruction", stream.api, "", False, stream)
     return stream
 
 
