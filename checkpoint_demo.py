@@ -2500,9 +2500,9 @@ class Stream:
         kind = name if name in _EVENTS else str(event.get("type"))
         api = MESSAGES if kind in _EVENTS else next((_TELLING[key] for key in _TELLING if key in event), "")
         self.api = self.api or api
-        error = read_error({"error": event} if kind == "error" and "error" not in event else event)
+        error = read_error({"error": event, **event} if kind == "error" else event)
         self.error = self.error or error
-        self.passed_over += bool(event) and not error and not api and kind != "ping"
+        self.passed_over += bool(event) and not (error or api or kind == "ping")
         if api not in ("", self.api):
             raise _misfit((), Words(f"an event of {api}"), f"one of {self.api}")
         if api == MESSAGES:
@@ -2560,9 +2560,8 @@ class Stream:
         needed = [key for key in form if key[-1] != "?"]
         for field, value in {**piece, **{key: piece.get(key, MISSING) for key in needed}}.items():
             how, old, here = form.get(field, form.get(f"{field}?", MISSING)), node.get(field), (*at, field)
-            if (how, value) == ("reason", "FINISH_REASON_UNSPECIFIED"):
-                value = None
-            if value is None and field not in needed:
+            is_unset = value is None or (how == "reason" and value == "FINISH_REASON_UNSPECIFIED")
+            if is_unset and field not in needed:
                 node.setdefault(field, None)
             elif how is not MISSING and type(value) is not type(how):
                 raise _misfit(here, value, describe_kind(how) if how is not None else "nothing")
@@ -2588,9 +2587,9 @@ class Stream:
         """Return the item of a list that a piece adds to, a new one if it is the next. Raises InputError."""
         known: Json = piece if type(piece) is dict else {}
         index, content = known.get("index") or 0, known.get("delta", known.get("content"))
-        if at[-2] == "parts":  # a text adds to a text before it, if that is not signed
-            is_text, last = known.keys() <= {"text", "thought"}, items[-1] if items else {}
-            index = max(len(items) - (is_text and {**known, "text": ""} == {**last, "text": ""}), 0)
+        if at[-2] == "parts":  # a text adds to one before it that has the same fields
+            is_more = bool(items) and {**items[-1], "text": known.get("text")} == known
+            index = len(items) - is_more
         is_fit = type(index) is int and 0 <= index <= len(items) and known.keys() - {"thought"}
         if is_fit and index == len(items):
             items.append(copy.deepcopy(new))
