@@ -73,6 +73,7 @@ ANSWERS = {
     "gemini blocked": ({"promptFeedback": {"blockReason": "SAFETY"}}, "SAFETY"),
     "prose": (chat("The answer is 1."), "the answer, line 1"),
     "an error of chat": ({"error": {"type": "invalid_request_error", "message": "no"}}, "observed an error"),
+    "an error of one word": ({"error": "overloaded"}, 'an error (error: the string "overloaded")'),
     "an error of gemini": (
         {"error": {"code": 400, "message": "no", "status": "INVALID_ARGUMENT"}},
         "INVALID_ARGUMENT",

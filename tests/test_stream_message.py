@@ -215,6 +215,23 @@ class Message(unittest.TestCase):
         apart = read(response({"text": "a", "thoughtSignature": "x"}), response({"text": "b"}, finish="STOP"))
         self.assertEqual(len(apart.message["candidates"][0]["content"]["parts"]), 2)
 
+    def test_words_of_the_wire_inside_a_value_are_kept(self):
+        arguments = {
+            "index": 3,
+            "finishReason": "FINISH_REASON_UNSPECIFIED",
+            "text": "",
+            "parts": [{"text": ""}],
+        }
+        stream = read(response({"functionCall": {"name": "f", "args": arguments}}, finish="STOP"))
+        self.assertEqual(stream.parts[0]["arguments"], arguments)
+        stream = answer(block={**tool_use(), "input": arguments})
+        self.assertEqual(stream.parts[0]["arguments"], arguments)
+        for events in (
+            [chunk({"content": "FINISH_REASON_UNSPECIFIED"}), chunk({}, "stop")],
+            [response({"text": "FINISH_REASON_UNSPECIFIED"}, finish="STOP")],
+        ):
+            self.assertEqual(read(*events).join("text"), "FINISH_REASON_UNSPECIFIED")
+
     def test_a_thinking_block_with_a_signature_alone_is_whole(self):
         stream = answer(delta(0, "signature_delta", signature=SIGNATURE), block=THINKING)
         self.assertEqual(stream.parts, [{"kind": "reasoning", "text": "", "credential": SIGNATURE}])
