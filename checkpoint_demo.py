@@ -2430,8 +2430,8 @@ def _split_array(text: str) -> Iterator[bytes]:
 # --- Streams: what is in hand (pure) -----------------------------------------
 
 # What the pieces of a reply have, by an example of each type, and how they add up: "text" grows, "one name"
-# stays, "reason" may be unspecified, an object grows by its fields, a list by its items (its second one here is
-# what a new item begins with); of all else the last value counts. A key with ? may be absent or null.
+# stays, "reason" may be unspecified, objects grow by their fields, lists by their items (the second one here is
+# what a new one begins with); of all else the last value counts. A key with ? may be absent or null.
 _PIECES_TEXT = """
 chat {"id?": "", "model?": "", "usage?": {}, "choices?": [
     {"index": 0, "finish_reason?": "", "usage?": {}, "delta": {
