@@ -2238,8 +2238,9 @@ def open_reply(reply: Json, api: str) -> tuple[Any, Path, Any, Path]:
     form = APIS[api]
     if not form.choices:
         return reply, (), reply.get(form.stop, MISSING), (form.stop,)
-    listed, at = _list_objects(reply.get(form.choices)), (form.choices, 0)
-    message, stop = [listed[0].get(key, MISSING) if listed else MISSING for key in (form.message, form.stop)]
+    listed, at = reply.get(form.choices), (form.choices, 0)
+    first = listed[0] if type(listed) is list and listed and type(listed[0]) is dict else {}
+    message, stop = first.get(form.message, MISSING), first.get(form.stop, MISSING)
     return message, (*at, form.message), stop, (*at, form.stop)
 
 
@@ -2430,7 +2431,7 @@ def _split_array(text: str) -> Iterator[bytes]:
 # --- Streams: what is in hand (pure) -----------------------------------------
 
 # What the pieces of a reply have, by an example of each type, and how they add up: "text" grows, "one name"
-# stays, "reason" may be unspecified, objects grow by their fields, lists by their items (the second one here is
+# stays, "reason" may be unspecified, objects grow by their fields, lists by their items (behind an item is
 # what a new one begins with); of all else the last value counts. A key with ? may be absent or null.
 _PIECES_TEXT = """
 chat {"id?": "", "model?": "", "usage?": {}, "choices?": [
