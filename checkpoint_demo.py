@@ -2624,15 +2624,10 @@ class Stream:
         self.stop, self.complete = stops[0], (all(stops) or self.complete) and not self.error
         self.usage = reply.get("usage") or reply.get("usageMetadata") or {}
         self.model = str(reply.get(form.maker) or "")
-        self._read_parts(choices[0][form.message] if choices else reply)
-        for part in self.parts + self.open_parts:
-            if self.api == CHAT and part["kind"] == "other":
-                yield Finding(render_path(part.at), "not a call of a function, with an id and a name")
-        for index in sorted(self._open) if self.complete else ():
-            yield Finding(f"content[{index}]", "not closed: no content_block_stop behind whole arguments")
+        yield from self._read_parts(choices[0][form.message] if choices else reply)
 
-    def _read_parts(self, message: Json) -> None:
-        """Read the parts of a message, and sort those that are whole from those of which more may come."""
+    def _read_parts(self, message: Json) -> Iterator[Finding]:
+        """Sort the parts of a message: those that are whole, and those of which more may come."""
         parts = read_turn(self.api, message, ("message",), [])["parts"] if self.api else []
         for part in parts:
             is_text = part["kind"] in ("text", "reasoning") and "credential" not in part
@@ -2641,6 +2636,10 @@ class Stream:
             if is_open and self.api == CHAT and part["kind"] == "call" and part.at[1:]:
                 part["arguments"] = message["tool_calls"][part.at[-1]]["function"]["arguments"]
             (self.open_parts if is_open else self.parts).append(part)
+            if self.api == CHAT and part["kind"] == "other":
+                yield Finding(render_path(part.at), "not a call of a function, with an id and a name")
+            if is_open and self.complete:
+                yield Finding(render_path(part.at[1:]), "no content_block_stop behind whole arguments")
 
 
 def read_stream(data: bytes) -> Stream:
@@ -2681,16 +2680,14 @@ def find_recovery_refusal(by: str, api: str, model: str, thinking: bool, stream:
     kinds = {part["kind"] for part in stream.parts + stream.open_parts}
     claude = find_version(model) if "claude" in model else (99, 0)
     refusals = {
-        f"the record is of {api or 'an unknown API'}, the stream of {stream.api}": stream.api
-        not in ("", api),
+        f"the record is of {api}, the stream of {stream.api}": stream.api not in ("", api),
         "the reply is complete": stream.complete,
         "no text in hand": not stream.join("text").strip(),
     }
     prefill_refusals = {
         "a call is in hand": "call" in kinds,
         "more than text is in hand": not kinds <= {"text", "reasoning"},
-        "only a Claude that is known to be 4.5 or older takes a prefill": api == MESSAGES
-        and claude == (99, 0),
+        "only a Claude known to be 4.5 or older takes a prefill": api == MESSAGES and claude == (99, 0),
         "Claude since 4.6 takes no prefill": api == MESSAGES and claude > (4, 5),
         "Claude takes no prefill while it thinks": api == MESSAGES and (thinking or "reasoning" in kinds),
         "of chat models only kimi is known to take a prefill": api == CHAT and find_vendor(model) != "kimi",
@@ -4058,7 +4055,7 @@ def _cmd_stream(terminal: Terminal, options: Any) -> int:
 def _print_recovery(terminal: Terminal, options: Any, stream: Stream) -> int:
     """Print the body of the request that goes on after a cut, its notes on standard error."""
     session = read_session_file(options.session, getattr(options, "from"), options.issuer)
-    api, model = session["issuer"]["api"], session["issuer"]["model"] or ""
+    api, model = session["issuer"]["api"] or "an unknown API", session["issuer"]["model"] or ""
     thinking = session["settings"].get("thinking") not in (None, {"type": "disabled"})
     refusal = find_recovery_refusal(options.by, api, model, thinking, stream)
     if refusal:
