@@ -2542,17 +2542,15 @@ class Stream:
         """Add a delta to its block; one that is not known is passed over."""
         self._add({"type": ""}, {}, delta, "delta")
         field, beside = _DELTAS.get(delta["type"], ("", ""))
+        value = delta.get(field, MISSING)
         if not field:
             self.passed_over += 1
         elif beside not in block:
             raise _misfit(["delta"], Words(delta["type"]), f"a delta of {block.get('type')}")
+        elif field == "citation":
+            self._add({"citations": [{}, {}]}, block, {"citations": [value]}, "delta")
         else:
-            form = {field: {} if field == "citation" else "text"}
-            self._add(form, block, {field: delta.get(field, MISSING)}, "delta")
-        if field == "citation":
-            known = block.get("citations")
-            block["citations"] = known if type(known) is list else []
-            block["citations"].append(block.pop("citation"))
+            self._add({field: "text"}, block, {field: value}, "delta")
 
     def _add(self, form: Json, node: Json, piece: Any, *at: Any) -> None:
         """Add a piece of a form to what came before. Raises InputError for a piece of another form."""
@@ -2579,21 +2577,21 @@ class Stream:
                 node[field] = old if type(old) is list else []
                 for place, item in enumerate(value):
                     if item != {"text": ""}:  # the end of Gemini's text
-                        known = self._find_item(node[field], how[1], item, *here, place)
+                        known = self._find_item(how, node[field], item, *here, place)
                         self._add(how[0], known, item, *here, place)
             elif (field != "index" or how is MISSING) and (value != "" or not old):  # an index is a place
                 node[field] = value
 
-    def _find_item(self, items: list[Json], new: Json, piece: Any, *at: Any) -> Json:
+    def _find_item(self, forms: list[Json], items: list[Json], piece: Any, *at: Any) -> Json:
         """Return the item of a list that a piece adds to, a new one if it is the next. Raises InputError."""
         known: Json = piece if type(piece) is dict else {}
         index, content = known.get("index") or 0, known.get("delta", known.get("content"))
-        if at[-2] == "parts":  # a text adds to one before it that has the same fields
+        if not forms[0].keys() & {"index", "index?"}:  # a text adds to one before it with the same fields
             is_more = bool(items) and {**items[-1], "text": known.get("text")} == known
             index = len(items) - is_more
         is_fit = type(index) is int and 0 <= index <= len(items) and known.keys() - {"thought"}
         if is_fit and index == len(items):
-            items.append(copy.deepcopy(new))
+            items.append(copy.deepcopy(forms[1]))
         is_done = is_fit and (items[index].get("finish_reason") or items[index].get("finishReason"))
         if not is_fit or (is_done and type(content) is dict and any({**content, "role": ""}.values())):
             raise _misfit(at, piece, "more of what is not finished, or the next")
