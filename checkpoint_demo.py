@@ -1000,13 +1000,13 @@ neutral result {"kind": "result", "content": "$content:content", "tool?": "$tool
 neutral media {"kind": "media", "media_type": "$media_type", "data": "$data", "credential?": "$credential"}
 neutral media {"kind": "media", "native": "$native:any", "credential?": "$credential"}
 neutral other {"kind": "other", "native": "$native:any", "credential?": "$credential"}
-neutral tool {"name": "$name", "description?": "$description", "parameters?": "$parameters:any"}
-neutral tool {"kind": "other", "native": "$native:any"}
-neutral turn {"role": "$role", "parts": "$parts:list", "native?": "$native:list",
-    "issuer?": {"api?": "$api", "model?": "$model"}}
+neutral tool {"name": "$name", "description?": "$description", "parameters": "$parameters:any"}
+neutral tool {"name": "$name", "description?": "$description"}
+neutral tool {"kind": "$kind", "native": "$native:any"}
+neutral turn {"role": "$role", "parts": "$parts:list", "native?": "$native:list", "issuer?": "$issuer:issuer"}
 neutral session {"format": "neutral-session", "schema_version": 1, "turns": "$turns:list",
     "system?": "$system", "tools?": "$tools:list", "settings?": "$settings:dict", "native?": "$native:dict",
-    "issuer?": {"api?": "$api", "model?": "$model"}}
+    "issuer?": "$issuer:issuer"}
 """
 # What a new node of a kind has before it is read.
 _NEW: dict[str, Json] = {kind: {"kind": kind} for kind in PARTS}
@@ -1028,19 +1028,11 @@ class Node(Json):
         self.at, self.unknown = at, unknown or []
 
 
-class Hole(NamedTuple):
-    """The types of a value (none: any), how it is read into fields (None: it does not fit), and written."""
-
-    types: tuple[type, ...]
-    read: Callable[[Any], Json | None] | None = None
-    write: Callable[[Json], Any] | None = None
-
-
-class Form(NamedTuple):
+class Form(types.SimpleNamespace):
     """A line of the forms; its template is {key: (is optional, field, hole or constant or template)}."""
 
-    kind: str
     name: str  # what tells its pieces
+    new: Json  # what a node has before it is read
     template: Json
     needed: frozenset[str]  # the fields that a part must have
     keys: str  # those that a piece must have
@@ -1079,23 +1071,31 @@ def _write_response(part: Json) -> Json:
     return {"error" if part["failed"] else "output": join_content(part["content"])}
 
 
+def _read_issuer(issuer: Json) -> Json | None:
+    whole = {"api": None, "model": None, **issuer}
+    is_right = len(whole) == 2 and whole["api"] in (None, *APIS) and type(whole["model"] or "") is str
+    return {"issuer": whole} if is_right else None
+
+
 def _read_schema(schema: Any) -> Json:
     """Return a schema of Gemini's own as JSON Schema, whose names of types are in lower case."""
     text = re.sub('"type":"[A-Z]+"', lambda found: found[0].lower(), _render_compact(schema))
     return {"parameters": json.loads(text)}
 
 
-_HOLES = {
-    "": Hole((str,)),
-    "any": Hole(()),
-    "bool": Hole((bool,)),
-    "list": Hole((list,)),
-    "dict": Hole((dict,)),
-    "content": Hole((str, list)),
-    "json": Hole((str,), _read_arguments, _write_arguments),
-    "url": Hole((str,), _read_url, "data:{0[media_type]};base64,{0[data]}".format),
-    "schema": Hole((), _read_schema),
-    "response": Hole((dict,), _read_response, _write_response),
+# The types of a hole's value (none: any), how it is read into fields (None: it does not fit), and written.
+_HOLES: dict[str, tuple[tuple[type, ...], Any, Any]] = {
+    "": ((str,), None, None),
+    "any": ((), None, None),
+    "bool": ((bool,), None, None),
+    "list": ((list,), None, None),
+    "dict": ((dict,), None, None),
+    "content": ((str, list), None, None),
+    "issuer": ((dict,), _read_issuer, None),
+    "json": ((str,), _read_arguments, _write_arguments),
+    "url": ((str,), _read_url, "data:{0[media_type]};base64,{0[data]}".format),
+    "schema": ((), _read_schema, None),
+    "response": ((dict,), _read_response, _write_response),
 }
 
 
@@ -1112,22 +1112,28 @@ def _compile(template: Json) -> Json:
     return compiled
 
 
-def _read_forms() -> dict[str, list[Form]]:
-    forms: dict[str, list[Form]] = defaultdict(list)
+def _read_forms() -> tuple[dict[str, dict[str, list[Form]]], dict[str, dict[str, list[Form]]]]:
+    """Return the forms of each API by their kind, and those of its parts by the name of a piece."""
+    by_kind: dict[str, dict[str, list[Form]]] = defaultdict(lambda: defaultdict(list))
+    named: dict[str, dict[str, list[Form]]] = defaultdict(lambda: defaultdict(list))
     for line in re.split(r"\n(?=\w)", _FORMS_TEXT.strip()):
         api, kind, text = line.split(maxsplit=2)
-        template, needed = json.loads(text), re.findall(r'\w": "\$(\w+)', text)
-        name = template.get("role") or template.get("type") or next(iter(template))
-        keys = ", ".join(re.findall(r'(\w+)": "\$', text))
-        form = Form(kind, name, _compile(template), frozenset(needed), keys)
-        forms[api].append(form)
+        template = json.loads(text)
+        names = [template[key] for key in ("role", "type", "kind") if key in template] or [*template]
+        form = Form(
+            name=names[0] if kind in PARTS else kind,
+            new=_NEW.get(kind, {}),
+            template=_compile(template),
+            needed=frozenset(re.findall(r'\w": "\$(\w+)', text)),
+            keys=", ".join(re.findall(r'(\w+)": "\$', text)),
+        )
+        by_kind[api][kind].append(form)
         if kind in PARTS:
-            _NAMED.setdefault(api, {}).setdefault(name, []).append(form)
-    return forms
+            named[api][form.name].append(form)
+    return by_kind, named
 
 
-_NAMED: dict[str, dict[str, list[Form]]] = {}  # the forms of an API's parts, by the name of a piece
-FORMS = _read_forms()
+FORMS, _NAMED = _read_forms()
 # What else is an API's own: of a body, of its messages, what it takes, and of its replies.
 _APIS_TEXT = """
            | messages                | chat                                  | gemini
@@ -1212,16 +1218,14 @@ def match(template: Json, value: Any, at: Path, found: Json, unknown: list[Path]
         if given is MISSING or (given is None and is_optional):
             if not is_optional:
                 return False
-        elif type(wanted) is Hole:
-            if wanted.types and type(given) not in wanted.types:
+        elif field:
+            kinds, read, _ = wanted
+            if kinds and type(given) not in kinds:
                 return False
-            if wanted.read is None:
-                found[field] = given
-                continue
-            read = wanted.read(given)
-            if read is None:
+            fields = read(given) if read else {field: given}
+            if fields is None:
                 return False
-            found.update(read)
+            found.update(fields)
         elif type(wanted) is dict:
             if not match(wanted, given, (*at, key), found, unknown):
                 return False
@@ -1240,9 +1244,10 @@ def fill(template: Json, part: Json) -> Json:
     for key, (is_optional, field, wanted) in template.items():
         if type(wanted) is dict:
             filled[key] = fill(wanted, part)
-        elif type(wanted) is Hole:
+        elif field:
             if field in part and not (is_optional and part[field] is False):
-                filled[key] = wanted.write(part) if wanted.write else part[field]
+                write = wanted[2]
+                filled[key] = write(part) if write else part[field]
         elif not is_optional:
             filled[key] = wanted
     return filled
@@ -1252,36 +1257,55 @@ def name_piece(api: str, piece: Any) -> str:
     """Return the name that an API has for a piece of a message: its role or type, or its telling field."""
     if type(piece) is not dict:
         return ""
-    for field in {MESSAGES: ("type",), CHAT: ("role", "type")}.get(api, ()):
+    for field in {MESSAGES: ("type",), CHAT: ("role", "type"), NEUTRAL: ("kind",)}.get(api, ()):
         if type(piece.get(field)) is str:
             return str(piece[field])
     names = [name for name in (*_NAMED[api], *piece) if name in piece and name != "thoughtSignature"]
     return next(iter([*names, *piece]), "")
 
 
-def read_part(api: str, piece: Any, at: Path, unknown: list[Path]) -> Node:
-    """Return the part that a piece of a message is; `other` with the piece as `native` where no form fits."""
-    name = name_piece(api, piece)
-    for form in _NAMED[api].get(name, ()):
-        found, more = Node(at, _NEW[form.kind]), unknown[:0]
-        if match(form.template, piece, at, found, more):
+def read_node(forms: Iterable[Form], value: Any, at: Path, unknown: list[Path]) -> Node | None:
+    """Return a value as a node by the first form that it has; None if it has none of them."""
+    for form in forms:
+        node, more = Node(at, form.new), unknown[:0]
+        if match(form.template, value, at, node, more):
             unknown += more
-            inner = enumerate(found.pop("attached", []))  # of a result of Gemini
-            media = [
-                read_part(api, each, (*at, "functionResponse", "parts", n), unknown) for n, each in inner
-            ]
-            if media:
-                found["content"] = [Node(at, {"kind": "text", "text": found["content"]}), *media]
-            elif type(found.get("content")) is list:
-                inner = enumerate(found["content"])
-                parts = [read_part(api, each, (*at, "content", place), unknown) for place, each in inner]
-                is_text = [part["kind"] for part in parts] == ["text"]
-                found["content"] = parts[0]["text"] if is_text else parts or ""
-            return found
-    part = Node(at, {"kind": "media" if name in APIS[api].media.split() else "other", "native": piece})
-    if type(piece) is dict and type(piece.get("thoughtSignature")) is str:
-        part["credential"] = piece["thoughtSignature"]
+            return node
+    return None
+
+
+def read_part(api: str, piece: Any, at: Path, unknown: list[Path]) -> Node:
+    """Return the part that a piece of a message is; `other` with the piece as `native` where no form fits.
+
+    `unknown` gets the paths of fields that the part has no place for. Raises SessionError for a neutral part
+    that does not have its form.
+    """
+
+    def read_inner(pieces: list[Any], *field: str) -> list[Node]:
+        return [read_part(api, each, (*at, *field, place), unknown) for place, each in enumerate(pieces)]
+
+    name = name_piece(api, piece)
+    part = read_node(_NAMED[api].get(name, ()), piece, at, unknown)
+    if part is None and api == NEUTRAL:
+        raise SessionError([_explain_misfit(_NAMED[api].get(name), piece, at)])
+    if part is None:
+        part = Node(at, {"kind": "media" if name in APIS[api].media.split() else "other", "native": piece})
+        if type(piece) is dict and type(piece.get("thoughtSignature")) is str:
+            part["credential"] = piece["thoughtSignature"]
+    if type(part.get("content")) is list:
+        inner = read_inner(part["content"], "content")
+        is_text = [each["kind"] for each in inner] == ["text"]
+        part["content"] = inner[0]["text"] if is_text else inner or ""
+    if part.get("attached"):  # to a result of Gemini
+        media = read_inner(part["attached"], "functionResponse", "parts")
+        part["content"] = [Node(at, {"kind": "text", "text": part["content"]}), *media]
+    part.pop("attached", None)
     return part
+
+
+def _explain_misfit(forms: list[Form] | None, piece: Any, at: Path) -> Finding:
+    expected = f"the fields {forms[0].keys} of a {forms[0].name}" if forms else "an object of a known kind"
+    return Finding(render_path(at), f"observed {describe(piece)}, expected {expected}")
 
 
 def write_part(api: str, part: Json) -> Any:
@@ -1289,7 +1313,7 @@ def write_part(api: str, part: Json) -> Any:
     kind, content = part["kind"], part.get("content")
     if type(content) is list and api != GEMINI:
         part = {**part, "content": [write_part(api, each) for each in content]}
-    form = next((form for form in FORMS[api] if form.kind == kind and form.needed <= part.keys()), None)
+    form = next((form for form in FORMS[api][kind] if form.needed <= part.keys()), None)
     return fill(form.template, part) if form else part.get("native")
 
 
@@ -1387,25 +1411,18 @@ def write_system(api: str, text: str) -> Any:
 
 def read_tools(api: str, raw: Any, unknown: list[Path]) -> list[Node]:
     """Return the tools of a body with name, description and parameters; a vendor's own are `other`."""
-    tools: list[Node] = []
+    listed: list[tuple[Path, Any]] = []
     for place, tool in enumerate(raw if type(raw) is list else [raw]):
         at: Path = ("tools", place) if type(raw) is list else ("tools",)
         group = tool.get("functionDeclarations") if type(tool) is dict else None
-        listed: list[tuple[Path, Any]] = [(at, tool)]
         if type(group) is list:
-            rest = {key: tool[key] for key in tool if key != "functionDeclarations"}
-            listed = [((*at, "functionDeclarations", n), each) for n, each in enumerate(group)]
-            listed += [(at, rest)] * bool(rest)
-        for path, each in listed:
-            node = Node(path, {})
-            forms = [form for form in FORMS[api] if form.kind == "tool"]
-            more: list[Path] = []
-            if any(match(form.template, each, node.at, node, more) for form in forms):
-                unknown += more
-            else:
-                node = Node(node.at, {"kind": "other", "native": each})
-            tools.append(node)
-    return tools
+            listed += [((*at, "functionDeclarations", n), each) for n, each in enumerate(group)]
+            tool = {key: tool[key] for key in tool if key != "functionDeclarations"}
+        if tool or type(group) is not list:
+            listed.append((at, tool))
+    forms = FORMS[api]["tool"]
+    read = [(read_node(forms, each, at, unknown), at, each) for at, each in listed]
+    return [node or Node(at, {"kind": "other", "native": each}) for node, at, each in read]
 
 
 def write_tools(api: str, tools: list[Node]) -> list[Any]:
@@ -1510,39 +1527,29 @@ def find_limit(settings: Json) -> tuple[Path, Any]:
 
 def _read_neutral(record: Json, model: str | None) -> Node:
     """Return a parsed neutral session, whose turns and parts have their places in it as paths."""
-    session = _fit("session", record, ())
-    session["issuer"] = {"api": None, "model": model, **session.get("issuer", {})}
+    unknown: list[Path] = []
+
+    def read(kind: str, value: Any, *at: str | int) -> Node:
+        node = read_node(FORMS[NEUTRAL][kind], value, at, unknown)
+        if node is None:
+            raise SessionError([_explain_misfit(FORMS[NEUTRAL][kind], value, at)])
+        return node
+
+    session = read("session", record)
+    session.setdefault("issuer", {"api": None, "model": model})
     for field in ("tools", "turns") if "tools" in session else ("turns",):
-        session[field] = [_fit(field[:-1], value, (field, n)) for n, value in enumerate(session[field])]
+        session[field] = [read(field[:-1], value, field, n) for n, value in enumerate(session[field])]
     for turn in session["turns"]:
-        turn["parts"] = [_fit("part", part, (*turn.at, "parts", n)) for n, part in enumerate(turn["parts"])]
+        parts = enumerate(turn["parts"])
+        turn["parts"] = [read_part(NEUTRAL, part, (*turn.at, "parts", n), unknown) for n, part in parts]
         api = turn.get("issuer", session["issuer"])["api"]
         for n, message in enumerate(turn.get("native", []) if api else []):
             read_turn(api, message, (*turn.at, "native", n), turn.unknown)
+    if unknown:
+        what = "the field {} is of no neutral session of version 1"
+        raise SessionError([Finding(render_path(at[:-1]), what.format(show(str(at[-1])))) for at in unknown])
     _name_results(session["turns"])
     return session
-
-
-def _fit(kind: str, value: Any, at: Path) -> Node:
-    """Return a piece of a neutral session as a node. Raises SessionError where it does not have its form."""
-    if kind == "part":
-        kind = str(value["kind"]) if type(value) is dict and value.get("kind") in PARTS else "other"
-    forms = [form for form in FORMS[NEUTRAL] if form.kind == kind]
-    node = Node(at, _NEW.get(kind, {}))
-    unknown: list[Path] = []
-    is_right = any(match(form.template, value, at, {}, unknown) for form in forms)
-    if not is_right or unknown or (value.get("issuer") or {}).get("api") not in (None, *APIS):
-        expected = f"a {kind} with {forms[0].keys}{', or other fields' * bool(unknown)}"
-        raise SessionError([Finding(render_path(at), f"observed {describe(value)}, expected {expected}")])
-    data = (
-        () if kind in ("turn", "session") else ("native", "arguments", "parameters")
-    )  # null is a value there
-    node.update((key, part) for key, part in value.items() if part is not None or key in data)
-    if kind == "result" and type(node["content"]) is list:
-        node["content"] = [_fit("part", part, (*at, "content", n)) for n, part in enumerate(node["content"])]
-    if "issuer" in node:
-        node["issuer"] = {"api": None, "model": None, **node["issuer"]}
-    return node
 
 
 # --- Sessions: pairing calls and results (pure) ------------------------------
@@ -1718,8 +1725,7 @@ def find_misfit(api: str, part: Node) -> Findings:
     piece, forms = part["native"], _NAMED[api].get(name_piece(api, part["native"]))
     if type(piece) is dict and not forms:
         return []
-    expected = f"the fields {forms[0].keys} of a {forms[0].name}" if forms else "an object"
-    return [Finding(render_path(part.at), f"observed {describe(piece)}, expected {expected}")]
+    return [_explain_misfit(forms, piece, part.at)]
 
 
 def _walk(session: Node, model: str, foreign: Container[str]) -> Iterator[tuple[str, Node, str]]:
