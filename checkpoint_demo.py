@@ -1833,7 +1833,7 @@ _UNCLEAR = (
 
 
 class Move:
-    """A session on its way to an API and a model: what is noted on the way, and what stops it.
+    """A session on its way to an API and a model: which turns go as they came, what is lost, what stops it.
 
     `is_home`: the API, and in chat the vendor, is the session's own; `is_whole`: so are the model and all
     turns.
@@ -1841,7 +1841,8 @@ class Move:
 
     def __init__(self, session: Node, api: str, model: str, options: Container[str] = ()) -> None:
         self.session, self.api, self.model, self.options = session, api, model, options
-        self._noted: dict[tuple[str, str], list[Any]] = {}  # (note or refusal, what): first path, how often
+        self.losses: dict[str, list[Any]] = {}  # by what is lost: its first path, and how often
+        self.refusals: dict[str, list[Any]] = {}
         self.is_home = self._is_kin(session["issuer"])
         self.owns: list[bool] = []  # whether a turn goes as it came; results only with their calls
         for turn in session["turns"]:
@@ -1856,17 +1857,17 @@ class Move:
 
     def _is_own(self, turn: Node) -> bool:
         """Return whether a turn goes as it came: the assistant's only to the one that made it."""
-        issuer = turn["issuer"] if "issuer" in turn else self.session["issuer"]
+        issuer = turn.get("issuer", self.session["issuer"])
         needs_model = turn["role"] == "assistant" and self.api == MESSAGES
         return self._is_kin(issuer) and (not needs_model or issuer["model"] == self.model)
 
     def lose(self, what: str, at: Path) -> None:
         """Note that something at a path does not go, or not as it was."""
-        self._noted.setdefault(("note", what), [at, 0])[1] += 1
+        self.losses.setdefault(what, [at, 0])[1] += 1
 
     def refuse(self, what: str, at: Path) -> None:
         """Note what stops the session."""
-        self._noted.setdefault(("refusal", what), [at, 0])[1] += 1
+        self.refusals.setdefault(what, [at, 0])[1] += 1
 
     def leave_out(self, part: Node, where: str = "") -> None:
         """Refuse what has no place, or note that it is left out, as the options say."""
@@ -1875,10 +1876,12 @@ class Move:
         else:
             self.refuse(f"{name_part(part)}{where} has no place there; --leave-out leaves it out", part.at)
 
-    def list_noted(self, which: str) -> Findings:
-        """Return the notes or the refusals: each with its first path, and how often."""
-        noted = [(what, at, n) for (kind, what), (at, n) in self._noted.items() if kind == which]
-        return [Finding(render_path(at), f"{what} ({n:,} times)" if n > 1 else what) for what, at, n in noted]
+
+def _list_noted(noted: dict[str, list[Any]]) -> Findings:
+    return [
+        Finding(render_path(at), f"{what} ({n:,} times)" if n > 1 else what)
+        for what, (at, n) in noted.items()
+    ]
 
 
 def convert(session: Node, api: str, model: str, options: Container[str] = ()) -> tuple[Any, Findings]:
@@ -1889,45 +1892,34 @@ def convert(session: Node, api: str, model: str, options: Container[str] = ()) -
     """
     move, turns = Move(session, api, model, options), session["turns"]
     pairs, strays = pair_results(turns)
-    if turns and turns[-1]["role"] == "assistant" and (not pairs or pairs[-1].turn < len(turns) - 1):
+    last = turns[-1] if turns else Node((), {"role": "", "parts": []})
+    if last["role"] == "assistant" and all(part["kind"] != "call" for part in last["parts"]):
         say = move.lose if move.is_whole else move.refuse
-        say("it ends on the assistant's answer; append the user's next message", turns[-1].at)
+        say("it ends on the assistant's answer; append the user's next message", last.at)
+    moved = Node((), {**session, "issuer": {"api": api, "model": model}})
     if not move.is_whole:
         _note_rest(move)
         for rule, result in strays:
             move.refuse(f"a {rule} result: no call in the turn before waits for it", result.at)
-    messages: list[Any] = []
-    is_new = False  # the last message was written here
-    for is_own, turn in _settle_calls(move, pairs):
-        written = turn.get("native") or write_turn(api, turn) if is_own else write_turn(api, turn)
-        if not move.is_whole and api == CHAT and _TAKES_REASONING.search(model):
-            written = [_add_reasoning(message) for message in written]
-        if api == GEMINI and is_new and not is_own and messages[-1]["role"] == written[0]["role"]:
-            messages[-1]["parts"] += written.pop(0)["parts"]  # Gemini wants a user's and a model's in turn
-        messages += written
-        is_new = not is_own
-    if move.list_noted("refusal"):
-        raise SessionError(cut(move.list_noted("refusal")))
-    body = write_body(session, api, messages, model, move.is_whole, move.is_home)
-    refusals = find_session_refusals(read_session(body, api, model))
+        moved["settings"] = {}
+    if not move.is_home:
+        moved.update(native={}, tools=[tool for tool in session.get("tools", []) if "name" in tool])
+    moved["turns"] = _join_turns(move, _settle_calls(move, pairs))
+    if move.refusals:
+        raise SessionError(cut(_list_noted(move.refusals)))
+    refusals = find_session_refusals(moved)
     if refusals and not move.is_whole:
         raise SessionError(refusals)
+    messages = [each for turn in moved["turns"] for each in turn.get("native") or write_turn(api, turn)]
+    body = write_body(session, api, messages, model, move.is_whole, move.is_home)
     warnings = [Finding(each.path, f"its API would refuse: {each.message}") for each in refusals]
-    return body, move.list_noted("note") + warnings
-
-
-def _add_reasoning(message: Any) -> Any:
-    """Return a message of chat, one that calls with the field for reasoning: empty where it has none."""
-    calls = type(message) is dict and (message.get("tool_calls") or message.get("function_call"))
-    return {**message, "reasoning_content": message.get("reasoning_content") or ""} if calls else message
+    return body, _list_noted(move.losses) + warnings
 
 
 def _note_rest(move: Move) -> None:
     """Note which settings and fields of a body do not go; refuse a vendor's own tools."""
     session, api = move.session, move.session["issuer"]["api"]
-    unknown: list[Path] = []
-    for is_own, turn in zip(move.owns, session["turns"]):
-        unknown += [] if is_own else turn.unknown
+    unknown = [at for is_own, turn in zip(move.owns, session["turns"]) if not is_own for at in turn.unknown]
     kept = find_limit(session["settings"])[0]
     for key, value in session["settings"].items():
         inner: list[Path] = [(key,)]
@@ -1936,54 +1928,89 @@ def _note_rest(move: Move) -> None:
         for path in inner if value is not None else []:
             if path != kept:
                 move.lose(f"the setting {show(str(path[-1]))} does not go", path)
-    parts = [tool for tool in session.get("tools", []) if "name" not in tool and not move.is_home]
     native = session.get("native", {}) if api and not move.is_home else {}
     if "tools" in native:
         read_tools(api, native["tools"], unknown)
-    if "system" in native:
-        parts += [part for part in read_system(api, native["system"], unknown) if part["kind"] != "text"]
-    for part in parts:
-        move.leave_out(part, " among the tools" if part.at[:1] == ("tools",) else " in the system text")
+    for tool in session.get("tools", []) if not move.is_home else []:
+        if "name" not in tool:
+            move.leave_out(tool, " among the tools")
+    for part in read_system(api, native["system"], unknown) if "system" in native else []:
+        if part["kind"] != "text":
+            move.leave_out(part, " in the system text")
     for path in unknown:
         move.lose(f"the field {show(str(path[-1]))} does not go", path)
 
 
 def _settle_calls(move: Move, pairs: list[Pair]) -> Iterator[tuple[bool, Node]]:
     """Yield (is own, turn): a foreign call has an id of ours, and its result directly behind, in order."""
-    turns, owns = move.session["turns"], move.owns
-    used = {pair.call.get("call_id") for pair in pairs if owns[pair.turn]}
+    used = {pair.call.get("call_id") for pair in pairs if move.owns[pair.turn]}
     minted = (name for name in map("call_{}".format, count(1)) if name not in used)
-    renewed: dict[int, Node] = {}
+    results = {id(pair.call): pair.result for pair in pairs}
     settled: set[int] = set()  # results that are written behind their calls
-    seen: set[Any] = set()
-    behind: dict[int, list[Node]] = defaultdict(list)
-    # Gemini takes the results of one turn together alone, and pairs those without ids by their order.
-    together = {pair.turn for pair in pairs if pair.result is None and move.api == GEMINI}
-    for place, call, result in pairs:
-        is_settled = result is not None and place not in together
-        if owns[place] and (is_settled or "unclear" not in move.options):
-            continue
-        call_id = call.get("call_id") if owns[place] else next(minted)
-        new = {"tool": call["tool"], **({"call_id": call_id} if call_id is not None else {})}
-        if not owns[place]:
-            renewed[id(call)] = Node(call.at, {**call, **new})
-            _look_at_call(move, call, (place, call.get("call_id", call.at)) in seen)
-            seen.add((place, call.get("call_id", call.at)))
-        settled.add(id(result))
-        result = result or _make_unclear(move, call)
-        behind[place].append(Node(result.at, {**result, **new}))
-    # Where the user spoke last; a text behind results is joined to them for Gemini.
-    current, is_joined = -1, False
-    for place, turn in enumerate(turns):
-        is_joined = turn["role"] == "tool" or place in behind or (is_joined and turn["role"] != "assistant")
-        current = place if turn["role"] in ("user", "system") and not is_joined else current
-    for place, turn in enumerate(turns):
+    for is_own, turn in zip(move.owns, move.session["turns"]):
+        calls = [part for part in turn["parts"] if part["kind"] == "call"]
+        if is_own:
+            opens = [call for call in calls if results[id(call)] is None and "unclear" in move.options]
+            # Gemini takes the results of one turn together alone, and pairs those without ids by their order.
+            calls = calls if opens and move.api == GEMINI else opens
+        renewed: dict[int, Node] = {}
+        behind: list[Node] = []
+        seen: set[Any] = set()
+        for call in calls:
+            named = {key: call[key] for key in ("tool", "call_id") if key in call}
+            if not is_own:
+                _look_at_call(move, call, call.get("call_id", call.at) in seen)
+                seen.add(call.get("call_id", call.at))
+                named["call_id"] = next(minted)
+                renewed[id(call)] = Node(call.at, {**call, **named})
+            result = results[id(call)] or _make_unclear(move, call)
+            settled.add(id(result))
+            behind.append(Node(result.at, {**result, **named}))
         parts = [renewed.get(id(part), part) for part in turn["parts"] if id(part) not in settled]
+        if not is_own or len(parts) < len(turn["parts"]):
+            turn = Node(turn.at, {**turn, "parts": parts, "native": []})
         if parts or not turn["parts"]:
-            new_turn = Node(turn.at, {**turn, "parts": parts})
-            yield owns[place], turn if owns[place] else _carry_turn(new_turn, move, place > current)
-        if place in behind:
-            yield False, _carry_turn(Node(turn.at, {"role": "tool", "parts": behind[place]}), move, False)
+            yield is_own, turn if is_own else _carry_turn(turn, move)
+        if behind:
+            yield False, _carry_turn(Node(turn.at, {"role": "tool", "parts": behind}), move)
+
+
+def _join_turns(move: Move, settled: Iterator[tuple[bool, Node]]) -> list[Node]:
+    """Return turns as their API wants them beside each other; what it asks for in foreign ones is added."""
+    turns: list[Node] = []
+    foreign: list[Node] = []  # the assistant's since the user spoke last
+    asks_reasons = not move.is_whole and move.api == CHAT and _TAKES_REASONING.search(move.model)
+    is_new = False  # the last turn is not its own
+    for is_own, turn in settled:
+        is_reply = turn["role"] == "assistant"
+        kinds = {part["kind"] for part in turn["parts"]}
+        if move.api == GEMINI and is_new and not is_own and is_reply == (turns[-1]["role"] == "assistant"):
+            turns[-1]["parts"] += turn["parts"]  # Gemini wants a user's and a model's in turn
+            continue
+        if asks_reasons and "call" in kinds and "reasoning" not in kinds:
+            native = [_add_reasoning(message) for message in turn.get("native", [])]
+            empty = Node(turn.at, {"kind": "reasoning", "text": ""})
+            turn = Node(turn.at, {**turn, "parts": [empty, *turn["parts"]], "native": native})
+        foreign = [] if turn["role"] in ("user", "system") else foreign + [turn] * (is_reply and not is_own)
+        turns.append(turn)
+        is_new = not is_own
+    is_loop = bool(turns) and {part["kind"] for part in turns[-1]["parts"]} == {"result"}
+    for turn in foreign:
+        calls = [part for part in turn["parts"] if part["kind"] == "call"]
+        if move.api == GEMINI and calls:
+            why = "placeholder signature on a call: documented for moved history, in no recorded run"
+            move.lose(why, calls[0].at)
+            calls[0]["credential"] = PLACEHOLDER
+        if move.api == MESSAGES and is_loop:
+            why = "no thinking in this tool loop: its earlier turns have none; Claude does not say so"
+            move.lose(why, turn.at)
+    return turns
+
+
+def _add_reasoning(message: Any) -> Any:
+    """Return a message of chat, one that calls with an empty field for reasoning."""
+    calls = type(message) is dict and (message.get("tool_calls") or message.get("function_call"))
+    return {**message, "reasoning_content": ""} if calls else message
 
 
 def _look_at_call(move: Move, call: Node, is_repeated: bool) -> None:
@@ -2013,32 +2040,22 @@ def _make_unclear(move: Move, call: Node) -> Node:
     return Node(call.at, {"kind": "result", "content": _UNCLEAR, "failed": False})
 
 
-def _carry_turn(turn: Node, move: Move, is_current: bool) -> Node:
+def _carry_turn(turn: Node, move: Move) -> Node:
     """Return a foreign turn as it can go: each part carried, replaced by a line, left out or refused."""
-    role, issuer = turn["role"], turn["issuer"] if "issuer" in turn else move.session["issuer"]
+    role, issuer = turn["role"], turn.get("issuer", move.session["issuer"])
     if role == "system":
         role = "user"
         move.lose("late system message: it goes as the user's", turn.at)
-    elif not role:
+    elif role not in ("user", "assistant", "tool"):
         move.refuse("unknown role", turn.at)
     maker = issuer["model"] or issuer["api"] or "another model"
     parts = [carried for part in turn["parts"] for carried in _carry_part(part, role, maker, move)]
     kinds = [part["kind"] for part in parts]
-    first = kinds.index("call") if "call" in kinds else len(kinds)
-    if move.api == CHAT and "call" in kinds and "text" in kinds[first:]:
+    if move.api == CHAT and "call" in kinds and "text" in kinds[kinds.index("call") :]:
         move.lose("text behind a call: in chat it comes before the call", turn.at)
     if not parts and role == "assistant" and move.api != CHAT:  # where an empty message is refused
         move.lose("a message of which nothing can go is a line that says so", turn.at)
         parts.append(Node(turn.at, {"kind": "text", "text": "[empty message]"}))
-    if move.api == GEMINI and "call" in kinds and is_current:
-        why = "placeholder signature on a call: documented for moved history, in no recorded run"
-        move.lose(why, parts[first].at)
-        parts[first]["credential"] = PLACEHOLDER
-    last = {part["kind"] for part in move.session["turns"][-1]["parts"]}
-    if is_current and role == "assistant" and move.api == MESSAGES and (last == {"result"} or "call" in last):
-        move.lose(
-            "no thinking in this tool loop: its earlier turns have none; Claude does not say so", turn.at
-        )
     return Node(turn.at, {"role": role, "parts": parts})
 
 
@@ -2193,7 +2210,7 @@ def convert_fresh(session: Node, api: str, model: str, objective: str | None = N
     refusals = find_session_refusals(read_session(body, api, model))
     if refusals:
         raise SessionError(refusals)
-    return body, move.list_noted("note")
+    return body, _list_noted(move.losses)
 
 
 def verify_session_checkpoint(checkpoint: Any, session: Node, objective: str | None = None) -> Findings:
@@ -3245,27 +3262,10 @@ def flush_folder(path: str) -> None:
 
 # --- Sessions: whose record a file holds --------------------------------------
 
-# API | where it is found | what tells it: fields, tools, roles, messages, blocks of content, parts
-_SIGNS_TEXT = """
-messages | field | system
-messages | tool | input_schema
-messages | block | tool_use tool_result thinking redacted_thinking image document
-chat | tool | function
-chat | role | developer tool function
-chat | first role | system
-chat | message | tool_calls function_call reasoning_content refusal
-chat | block | image_url input_audio file refusal
-gemini | field | contents
-gemini | message | parts
-responses | field | input
-responses | item | message function_call function_call_output reasoning
-snake_case | field | system_instruction generation_config safety_settings
-snake_case | part | function_call function_response inline_data file_data thought_signature
-"""
-_SIGNS = {
-    (place, word): api
-    for api, place, words in (line.split(" | ") for line in _SIGNS_TEXT.strip().split("\n"))
-    for word in words.split()
+_ITEMS = ("message", "function_call", "function_call_output", "reasoning")  # types of the Responses API
+_SNAKE_CASE = {
+    *("system_instruction", "generation_config", "safety_settings", "function_call", "function_response"),
+    *("inline_data", "file_data", "thought_signature"),
 }
 
 
@@ -3273,43 +3273,48 @@ def _list_objects(value: Any) -> list[Json]:
     return [each for each in value if type(each) is dict] if type(value) is list else []
 
 
-def _list_signs(record: Any) -> Iterator[tuple[str, Any]]:
-    """Yield all that may tell the API of a record: where it is, and the word there."""
-    body = record if type(record) is dict else {}
-    yield from (("field", key) for key in body)
-    yield from (("tool", key) for tool in _list_objects(body.get("tools")) for key in tool)
-    messages = record if type(record) is list else body.get("messages", body.get("contents"))
-    for place, message in enumerate(_list_objects(messages)):
-        role = message.get("role")
-        yield from [("item", message.get("type")), ("role", role), ("first role", "" if place else role)]
-        yield from (("message", key) for key in message)
-        yield from (("block", block.get("type")) for block in _list_objects(message.get("content")))
-        yield from (("part", key) for part in _list_objects(message.get("parts")) for key in part)
+def _list_own_signs(api: str) -> set[str]:
+    """Return the signs of an API, by its forms: fields of bodies, messages and tools, and names."""
+    form = APIS[api]
+    fields = [form.messages, form.system, *form.pieces.split(), *FORMS[api]["tool"][0].template]
+    names = [*form.roles.split(), *form.media.split(), *_NAMED[api], *["leading system"] * (api == CHAT)]
+    return {f"the field {field}" for field in fields} | {f"the name {name}" for name in names}
+
+
+def _list_signs(body: Json, messages: list[Json]) -> set[str]:
+    """Return what may tell the API of a record: its fields, and the names of its roles and blocks."""
+    blocks = [block for message in messages for block in _list_objects(message.get("content"))]
+    names = {str(message.get("role")) for message in messages} | {str(block.get("type")) for block in blocks}
+    names |= {f"leading {message.get('role')}" for message in messages[:1]}
+    fields = {field for each in [body, *messages, *_list_objects(body.get("tools"))] for field in each}
+    return {f"the field {field}" for field in fields} | {f"the name {name}" for name in names}
 
 
 def tell_api(record: Any, given: str | None = None) -> str:
-    """Return the API whose record this is, by its shape; `given` decides between two that fit.
+    """Return the API whose record this is: the one that has a sign which no other has; else `given`.
 
     Raises HandoffError where no API that is known fits, or none alone.
     """
     if type(record) is dict and record.get("format") == "neutral-session":
         return NEUTRAL
-    signs: dict[str, str] = {}  # an API, and the first thing that tells it
-    for place, word in _list_signs(record):
-        if type(word) is str and (place, word) in _SIGNS:
-            signs.setdefault(_SIGNS[place, word], f"the {place} {word}")
-    fields = [field for field in ("messages", "contents") if type(record) is dict and field in record]
-    told = [api for api in signs if api in APIS]
-    api = told[0] if told else given
+    body = record if type(record) is dict else {"messages": record}
+    listed = [body[field] for field in ("messages", "contents") if field in body]
+    messages = _list_objects(listed[0]) if listed else []
+    signs, own = _list_signs(body, messages), {api: _list_own_signs(api) for api in APIS}
+    told = {api: signs & own[api].difference(*(own[each] for each in APIS if each != api)) for api in APIS}
+    told = {api: found for api, found in told.items() if found}
+    parts = [part for message in messages for part in _list_objects(message.get("parts"))]
+    snake_case = [field for each in [body, *parts] for field in each if field in _SNAKE_CASE]
+    api = next(iter(told), given)
     why, next_step = "", "name a file that holds the body of a request"
-    if "responses" in signs and not fields:
-        why = f"{signs['responses']} is of the OpenAI Responses API, which is not supported"
-    elif [type(record[field]) for field in fields] != [list] if fields else type(record) is not list:
+    if (not listed and "input" in body) or any(message.get("type") in _ITEMS for message in messages):
+        why = "it has the shape of the OpenAI Responses API, which is not supported"
+    elif len(listed) != 1 or type(listed[0]) is not list:
         why = "expected a list of messages or contents, one of them alone, or a neutral session"
-    elif "snake_case" in signs:
-        why = f"{signs['snake_case']} is Gemini's in snake_case, and only camelCase is read"
+    elif snake_case:
+        why = f"the field {snake_case[0]} is Gemini's in snake_case, and only camelCase is read"
     elif len(told) > 1:
-        why = "two shapes at once: " + ", ".join(signs[api] for api in told)
+        why = "two shapes at once: " + ", ".join(min(found) for found in told.values())
     elif api is None:
         why, next_step = "its texts fit messages and chat", "say which with --from"
     elif given not in (None, api):
