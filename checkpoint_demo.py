@@ -1826,6 +1826,7 @@ def _find_untyped(schema: Any) -> Iterator[str]:
 PLACEHOLDER = "skip_thought_signature_validator"  # Google documents it for calls that its model did not make
 _TAKES_REASONING = re.compile("kimi|moonshot|deepseek", re.IGNORECASE)  # chat models that have a field for it
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+_UNKNOWN = "the field {} does not go"
 _UNCLEAR = (
     "The result of this call was not recorded. The operation is unclear: it may have happened."
     " Look it up; do not repeat it."
@@ -1857,7 +1858,7 @@ class Move:
 
     def _is_own(self, turn: Node) -> bool:
         """Return whether a turn goes as it came: the assistant's only to the one that made it."""
-        issuer = turn.get("issuer", self.session["issuer"])
+        issuer = turn["issuer"] if "issuer" in turn else self.session["issuer"]
         needs_model = turn["role"] == "assistant" and self.api == MESSAGES
         return self._is_kin(issuer) and (not needs_model or issuer["model"] == self.model)
 
@@ -1938,7 +1939,7 @@ def _note_rest(move: Move) -> None:
         if part["kind"] != "text":
             move.leave_out(part, " in the system text")
     for path in unknown:
-        move.lose(f"the field {show(str(path[-1]))} does not go", path)
+        move.lose(_UNKNOWN.format(show(str(path[-1]))), path)
 
 
 def _settle_calls(move: Move, pairs: list[Pair]) -> Iterator[tuple[bool, Node]]:
@@ -1949,10 +1950,9 @@ def _settle_calls(move: Move, pairs: list[Pair]) -> Iterator[tuple[bool, Node]]:
     settled: set[int] = set()  # results that are written behind their calls
     for is_own, turn in zip(move.owns, move.session["turns"]):
         calls = [part for part in turn["parts"] if part["kind"] == "call"]
-        if is_own:
-            opens = [call for call in calls if results[id(call)] is None and "unclear" in move.options]
-            # Gemini takes the results of one turn together alone, and pairs those without ids by their order.
-            calls = calls if opens and move.api == GEMINI else opens
+        # An API wants the results of one turn together.
+        if is_own and ("unclear" not in move.options or all(results[id(call)] for call in calls)):
+            calls = []
         renewed: dict[int, Node] = {}
         behind: list[Node] = []
         seen: set[Any] = set()
@@ -1967,9 +1967,12 @@ def _settle_calls(move: Move, pairs: list[Pair]) -> Iterator[tuple[bool, Node]]:
             settled.add(id(result))
             behind.append(Node(result.at, {**result, **named}))
         parts = [renewed.get(id(part), part) for part in turn["parts"] if id(part) not in settled]
-        if not is_own or len(parts) < len(turn["parts"]):
-            turn = Node(turn.at, {**turn, "parts": parts, "native": []})
+        is_changed = len(parts) < len(turn["parts"])
+        for at in turn.unknown if is_own and is_changed else []:
+            move.lose(_UNKNOWN.format(show(str(at[-1]))), at)
         if parts or not turn["parts"]:
+            if is_changed or not is_own:
+                turn = Node(turn.at, {**turn, "parts": parts, "native": []})
             yield is_own, turn if is_own else _carry_turn(turn, move)
         if behind:
             yield False, _carry_turn(Node(turn.at, {"role": "tool", "parts": behind}), move)
@@ -1991,7 +1994,10 @@ def _join_turns(move: Move, settled: Iterator[tuple[bool, Node]]) -> list[Node]:
             native = [_add_reasoning(message) for message in turn.get("native", [])]
             empty = Node(turn.at, {"kind": "reasoning", "text": ""})
             turn = Node(turn.at, {**turn, "parts": [empty, *turn["parts"]], "native": native})
-        foreign = [] if turn["role"] in ("user", "system") else foreign + [turn] * (is_reply and not is_own)
+        if turn["role"] in ("user", "system") and (not turns or turns[-1]["role"] != "tool"):
+            foreign = []
+        elif is_reply and not is_own:
+            foreign.append(turn)
         turns.append(turn)
         is_new = not is_own
     is_loop = bool(turns) and {part["kind"] for part in turns[-1]["parts"]} == {"result"}
@@ -2042,7 +2048,7 @@ def _make_unclear(move: Move, call: Node) -> Node:
 
 def _carry_turn(turn: Node, move: Move) -> Node:
     """Return a foreign turn as it can go: each part carried, replaced by a line, left out or refused."""
-    role, issuer = turn["role"], turn.get("issuer", move.session["issuer"])
+    role, issuer = turn["role"], turn["issuer"] if "issuer" in turn else move.session["issuer"]
     if role == "system":
         role = "user"
         move.lose("late system message: it goes as the user's", turn.at)
