@@ -32,7 +32,7 @@ import shlex
 import signal
 import sys
 import types
-from collections import defaultdict, deque
+from collections import defaultdict, deque, namedtuple
 from functools import partial
 from itertools import chain, count, islice, permutations, takewhile, zip_longest
 from typing import NamedTuple
@@ -1555,12 +1555,9 @@ def _read_neutral(record: Json, model: str | None) -> Node:
 # --- Sessions: pairing calls and results (pure) ------------------------------
 
 
-class Pair(NamedTuple):
-    """A call, the number of its turn, and its result (None for an open call)."""
-
-    turn: int
-    call: Node
-    result: Node | None
+Pair = namedtuple(
+    "Pair", "turn call result"
+)  # the number of the call's turn; result is None for an open call
 
 
 def pair_results(turns: list[Node]) -> tuple[list[Pair], list[tuple[str, Node]]]:
@@ -1573,29 +1570,30 @@ def pair_results(turns: list[Node]) -> tuple[list[Pair], list[tuple[str, Node]]]
     calls: list[Node] = []
     for number, turn in enumerate([*turns, {"parts": []}]):
         results = [part for part in turn["parts"] if part["kind"] == "result"]
-        found: dict[int, Node] = {}
-        queues: dict[Any, deque[int]] = defaultdict(deque)
-        for place, call in enumerate(calls if results else []):
-            queues["id" if "call_id" in call else "no id", call.get("call_id", call["tool"])].append(place)
-            queues["tool", call["tool"]].append(place)
-        for result in sorted(results, key=lambda result: "call_id" not in result):
-            tool, call_id = result.get("tool"), result.get("call_id")
-            keys = [("id", call_id), ("no id", tool)] if "call_id" in result else [("tool", tool)]
-            waiting = deque(place for key in keys for place in _drop_found(queues.get(key), found))
-            if waiting:
-                found[waiting[0]] = result
+        found: dict[int, Node] = {}  # by the id of the call's node
+        by_id: dict[Any, deque[Node]] = defaultdict(deque)
+        for call in calls if results else []:
+            by_id[call.get("call_id")].append(call)
+        unnamed = []
+        for result in results:
+            queue = by_id.get(result["call_id"]) if "call_id" in result else None
+            if queue:
+                found[id(queue.popleft())] = result
             else:
-                strays.append(("double" if ("id", call_id) in queues else "stray", result))
-        pairs += [Pair(number - 1, call, found.get(place)) for place, call in enumerate(calls)]
+                unnamed.append(result)
+        by_tool: dict[str, deque[Node]] = defaultdict(deque)
+        for call in calls if unnamed else []:
+            if id(call) not in found:
+                by_tool[call["tool"]].append(call)
+        for result in unnamed:
+            queue = by_tool.get(result.get("tool", ""))
+            if queue and not ("call_id" in result and "call_id" in queue[0]):
+                found[id(queue.popleft())] = result
+            else:
+                strays.append(("double" if result.get("call_id", MISSING) in by_id else "stray", result))
+        pairs += [Pair(number - 1, call, found.get(id(call))) for call in calls]
         calls = [part for part in turn["parts"] if part["kind"] == "call"]
     return pairs, strays
-
-
-def _drop_found(queue: deque[int] | None, found: dict[int, Node]) -> list[int]:
-    """Return the first place in a queue that is not found, as a list; those in front of it are dropped."""
-    while queue and queue[0] in found:
-        queue.popleft()
-    return [queue[0]] if queue else []
 
 
 def _name_results(turns: list[Node]) -> None:
@@ -2920,14 +2918,13 @@ _SIGNED = {MESSAGES: "reasoning", GEMINI: "call"}  # the kind of part that an AP
 _SIGNATURE = "c2lnbmF0dXJlIG9mIG5vYm9keQ=="
 
 
-def _move_directly(session: Node, api: str, model: str, is_signed: bool, kinds: Sequence[str] = PARTS) -> Any:
-    """Return a body with a session's parts of some kinds, those that the API signs with a signature."""
+def _move_directly(session: Node, api: str, model: str, signed: str | None, kinds: Sequence[str]) -> Any:
+    """Return a body with a session's parts of some kinds; those of the kind `signed` have a signature."""
     messages = []
-    for turn in session["turns"]:
-        parts = [{**part, "credential": _SIGNATURE} for part in turn["parts"] if part["kind"] in kinds]
+    for turn in _strip(session)["turns"]:
+        parts = [part for part in turn["parts"] if part["kind"] in kinds]
         for part in parts:
-            if not is_signed or part["kind"] != _SIGNED.get(api):
-                del part["credential"]
+            part.update({"credential": _SIGNATURE} if part["kind"] == signed else {})
         messages += write_turn(api, {**turn, "parts": parts})
     return write_body(session, api, messages, model, False, False)
 
@@ -2938,10 +2935,11 @@ def run_ways() -> Iterator[tuple[str, str, str, int]]:
     for source, target in permutations(_VENDORS, 2):
         made_by, (api, model) = _VENDORS[source], _VENDORS[target]
         is_signed = made_by[0] in _SIGNED
-        session = read_session(_move_directly(sample, *made_by, is_signed), *made_by)
+        body = _move_directly(sample, *made_by, _SIGNED.get(made_by[0]), PARTS)
+        session = read_session(body, *made_by)
         bodies = {
-            "direct": _move_directly(session, api, model, is_signed),
-            "strip": _move_directly(session, api, model, False, ("text", "call", "result")),
+            "direct": _move_directly(session, api, model, _SIGNED.get(api) if is_signed else None, PARTS),
+            "strip": _move_directly(session, api, model, None, ("text", "call", "result")),
             "neutral": convert(session, api, model)[0],
             "fresh": convert_fresh(session, api, model)[0],
         }
