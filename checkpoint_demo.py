@@ -1085,11 +1085,8 @@ def _read_schema(schema: Any) -> Json:
 
 # The types of a hole's value (none: any), how it is read into fields (None: it does not fit), and written.
 _HOLES: dict[str, tuple[tuple[type, ...], Any, Any]] = {
-    "": ((str,), None, None),
+    **{kind.__name__: ((kind,), None, None) for kind in (str, bool, list, dict)},
     "any": ((), None, None),
-    "bool": ((bool,), None, None),
-    "list": ((list,), None, None),
-    "dict": ((dict,), None, None),
     "content": ((str, list), None, None),
     "issuer": ((dict,), _read_issuer, None),
     "json": ((str,), _read_arguments, _write_arguments),
@@ -1107,7 +1104,7 @@ def _compile(template: Json) -> Json:
             wanted = _compile(wanted)
         elif type(wanted) is str and wanted[0] == "$":
             field, _, conversion = wanted[1:].partition(":")
-            wanted = _HOLES[conversion]
+            wanted = _HOLES[conversion or "str"]
         compiled[key.rstrip("?")] = (key[-1] == "?", field, wanted)
     return compiled
 
@@ -1824,7 +1821,6 @@ def _find_untyped(schema: Any) -> Iterator[str]:
 PLACEHOLDER = "skip_thought_signature_validator"  # Google documents it for calls that its model did not make
 _TAKES_REASONING = re.compile("kimi|moonshot|deepseek", re.IGNORECASE)  # chat models that have a field for it
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_UNKNOWN = "the field {} does not go"
 _UNCLEAR = (
     "The result of this call was not recorded. The operation is unclear: it may have happened."
     " Look it up; do not repeat it."
@@ -1842,23 +1838,19 @@ class Move:
         self.session, self.api, self.model, self.options = session, api, model, options
         self.losses: dict[str, list[Any]] = {}  # by what is lost: its first path, and how often
         self.refusals: dict[str, list[Any]] = {}
-        self.is_home = self._is_kin(session["issuer"])
+        self.is_home = "fresh" not in options and self._is_kin(session["issuer"])
         self.owns: list[bool] = []  # whether a turn goes as it came; results only with their calls
         for turn in session["turns"]:
-            is_kept = turn["role"] != "tool" or self.owns[-1:] != [False]
-            self.owns.append(is_kept and self._is_own(turn))
+            role, issuer = turn["role"], turn["issuer"] if "issuer" in turn else session["issuer"]
+            needs_model = api == MESSAGES and role == "assistant"
+            is_own = self._is_kin(issuer) and (not needs_model or issuer["model"] == model)
+            self.owns.append(is_own and (role != "tool" or self.owns[-1:] != [False]))
         own_model = session["issuer"]["model"] or (model if api == GEMINI else "")
         self.is_whole = self.is_home and own_model == model and all(self.owns)
 
     def _is_kin(self, issuer: Json) -> bool:
         vendors = {find_vendor(issuer["model"]), find_vendor(self.model)}
         return issuer["api"] == self.api and (self.api != CHAT or (len(vendors) == 1 and "" not in vendors))
-
-    def _is_own(self, turn: Node) -> bool:
-        """Return whether a turn goes as it came: the assistant's only to the one that made it."""
-        issuer = turn["issuer"] if "issuer" in turn else self.session["issuer"]
-        needs_model = turn["role"] == "assistant" and self.api == MESSAGES
-        return self._is_kin(issuer) and (not needs_model or issuer["model"] == self.model)
 
     def lose(self, what: str, at: Path) -> None:
         """Note that something at a path does not go, or not as it was."""
@@ -1874,6 +1866,12 @@ class Move:
             self.lose(f"{name_part(part)}{where} is left out", part.at)
         else:
             self.refuse(f"{name_part(part)}{where} has no place there; --leave-out leaves it out", part.at)
+
+    def renew(self, turn: Node, parts: list[Node]) -> Node:
+        """Return a turn with other parts; the fields that a neutral turn has no place for are lost."""
+        for at in turn.unknown:
+            self.lose(f"the field {show(str(at[-1]))} does not go", at)
+        return Node(turn.at, {"role": turn["role"], "parts": parts})
 
 
 def _list_noted(noted: dict[str, list[Any]]) -> Findings:
@@ -1937,7 +1935,7 @@ def _note_rest(move: Move) -> None:
         if part["kind"] != "text":
             move.leave_out(part, " in the system text")
     for path in unknown:
-        move.lose(_UNKNOWN.format(show(str(path[-1]))), path)
+        move.lose(f"the field {show(str(path[-1]))} does not go", path)
 
 
 def _settle_calls(move: Move, pairs: list[Pair]) -> Iterator[tuple[bool, Node]]:
@@ -1965,15 +1963,15 @@ def _settle_calls(move: Move, pairs: list[Pair]) -> Iterator[tuple[bool, Node]]:
             settled.add(id(result))
             behind.append(Node(result.at, {**result, **named}))
         parts = [renewed.get(id(part), part) for part in turn["parts"] if id(part) not in settled]
-        is_changed = len(parts) < len(turn["parts"])
-        for at in turn.unknown if is_own and is_changed else []:
-            move.lose(_UNKNOWN.format(show(str(at[-1]))), at)
-        if parts or not turn["parts"]:
-            if is_changed or not is_own:
-                turn = Node(turn.at, {**turn, "parts": parts, "native": []})
-            yield is_own, turn if is_own else _carry_turn(turn, move)
+        is_left = parts or not turn["parts"]
+        if not is_own:
+            turn = _carry_turn(turn, parts, move)
+        elif len(parts) < len(turn["parts"]):
+            turn = move.renew(turn, parts)
+        if is_left:
+            yield is_own, turn
         if behind:
-            yield False, _carry_turn(Node(turn.at, {"role": "tool", "parts": behind}), move)
+            yield False, _carry_turn(Node(turn.at, {"role": "tool"}), behind, move)
 
 
 def _join_turns(move: Move, settled: Iterator[tuple[bool, Node]]) -> list[Node]:
@@ -1989,9 +1987,8 @@ def _join_turns(move: Move, settled: Iterator[tuple[bool, Node]]) -> list[Node]:
             turns[-1]["parts"] += turn["parts"]  # Gemini wants a user's and a model's in turn
             continue
         if asks_reasons and "call" in kinds and "reasoning" not in kinds:
-            native = [_add_reasoning(message) for message in turn.get("native", [])]
             empty = Node(turn.at, {"kind": "reasoning", "text": ""})
-            turn = Node(turn.at, {**turn, "parts": [empty, *turn["parts"]], "native": native})
+            turn = move.renew(turn, [empty, *turn["parts"]])
         if turn["role"] in ("user", "system") and (not turns or turns[-1]["role"] != "tool"):
             foreign = []
         elif is_reply and not is_own:
@@ -2009,12 +2006,6 @@ def _join_turns(move: Move, settled: Iterator[tuple[bool, Node]]) -> list[Node]:
             why = "no thinking in this tool loop: its earlier turns have none; Claude does not say so"
             move.lose(why, turn.at)
     return turns
-
-
-def _add_reasoning(message: Any) -> Any:
-    """Return a message of chat, one that calls with an empty field for reasoning."""
-    calls = type(message) is dict and (message.get("tool_calls") or message.get("function_call"))
-    return {**message, "reasoning_content": ""} if calls else message
 
 
 def _look_at_call(move: Move, call: Node, is_repeated: bool) -> None:
@@ -2044,8 +2035,8 @@ def _make_unclear(move: Move, call: Node) -> Node:
     return Node(call.at, {"kind": "result", "content": _UNCLEAR, "failed": False})
 
 
-def _carry_turn(turn: Node, move: Move) -> Node:
-    """Return a foreign turn as it can go: each part carried, replaced by a line, left out or refused."""
+def _carry_turn(turn: Node, given: list[Node], move: Move) -> Node:
+    """Return a foreign turn with parts as they can go: carried, replaced by a line, left out or refused."""
     role, issuer = turn["role"], turn["issuer"] if "issuer" in turn else move.session["issuer"]
     if role == "system":
         role = "user"
@@ -2053,7 +2044,7 @@ def _carry_turn(turn: Node, move: Move) -> Node:
     elif role not in ("user", "assistant", "tool"):
         move.refuse("unknown role", turn.at)
     maker = issuer["model"] or issuer["api"] or "another model"
-    parts = [carried for part in turn["parts"] for carried in _carry_part(part, role, maker, move)]
+    parts = [carried for part in given for carried in _carry_part(part, role, maker, move)]
     kinds = [part["kind"] for part in parts]
     if move.api == CHAT and "call" in kinds and "text" in kinds[kinds.index("call") :]:
         move.lose("text behind a call: in chat it comes before the call", turn.at)
@@ -2195,26 +2186,20 @@ def convert_fresh(session: Node, api: str, model: str, objective: str | None = N
 
     Raises SessionError for a tool name that the API forbids, and for a lone surrogate.
     """
-    move = Move(session, api, model, ("leave_out",))
     handoff = render_session_handoff(build_session_checkpoint(session, objective))
-    move.is_home, move.owns = False, [True] * len(session["turns"])
-    _note_rest(move)
-    for _, result in pair_results(session["turns"])[1]:
-        move.lose("a result of no call stays behind", result.at)
+    turn = Node((), {"role": "user", "parts": [Node((), {"kind": "text", "text": handoff})]})
+    fresh = Node((), {**session, "system": "", "turns": [turn]})
+    body, losses = convert(fresh, api, model, ("leave_out", "fresh"))
+    move = Move(session, api, model)
     for turn in session["turns"]:
         for part in turn["parts"]:
             if part["kind"] in ("media", "other"):
                 move.lose(f"{name_part(part)} stays behind", part.at)
             elif part["kind"] in ("text", "reasoning") and turn["role"] == "assistant":
                 move.lose("the assistant's words stay behind: they are no evidence", part.at)
-    tools = [tool for tool in session.get("tools", []) if "name" in tool]
-    turn = {"role": "user", "parts": [{"kind": "text", "text": handoff}]}
-    fresh = {"settings": session["settings"], "tools": tools}
-    body = write_body(fresh, api, write_turn(api, turn), model, False, False)
-    refusals = find_session_refusals(read_session(body, api, model))
-    if refusals:
-        raise SessionError(refusals)
-    return body, _list_noted(move.losses)
+    for _, result in pair_results(session["turns"])[1]:
+        move.lose("a result of no call stays behind", result.at)
+    return body, losses + _list_noted(move.losses)
 
 
 def verify_session_checkpoint(checkpoint: Any, session: Node, objective: str | None = None) -> Findings:
