@@ -1424,7 +1424,11 @@ def read_tools(api: str, raw: Any, unknown: list[Path]) -> list[Node]:
 
 def write_tools(api: str, tools: list[Node]) -> list[Any]:
     """Return tools in an API's form; Gemini has those with a name in one group, in front."""
-    named = [write_part(api, {**tool, "kind": "tool"}) for tool in tools if "name" in tool]
+    named = [{"kind": "tool", **tool} for tool in tools if "name" in tool]
+    for tool in named if api == MESSAGES else []:  # it asks for the schema of an object
+        schema = tool.get("parameters", {})
+        tool["parameters"] = {"type": "object", **schema} if type(schema) is dict else schema
+    named = [write_part(api, tool) for tool in named]
     others = [tool["native"] for tool in tools if "name" not in tool]
     return [{"functionDeclarations": named}, *others] if api == GEMINI and named else [*named, *others]
 
@@ -1468,35 +1472,23 @@ def read_turn(api: str, message: Any, at: Path, unknown: list[Path]) -> Node:
     return Node(at, {"role": "tool" if is_tool else role, "parts": parts}, unknown)
 
 
-def write_body(
-    session: Json, api: str, messages: list[Any], model: str | None, is_whole: bool, is_home: bool
-) -> Any:
-    """Return messages as the body of a request: with all of the record, or with its token limit alone.
-
-    If `is_home`, the system text and the tools go as they came.
-    """
-    form, native = APIS[api], session.get("native", {}) if is_home else {}
-    system = native.get("system", MISSING)
-    if system is MISSING and "system" in session and (is_home or session["system"]):
+def write_body(session: Json) -> Any:
+    """Return a session whose turns can go to its issuer's API as the body of a request, or as a bare list."""
+    api, native = session["issuer"]["api"], session.get("native", {})
+    form, system = APIS[api], native.get("system", MISSING)
+    if system is MISSING and "system" in session:
         system = write_system(api, session["system"])
+    messages = [each for turn in session["turns"] for each in turn.get("native") or write_turn(api, turn)]
     if api == CHAT and system is not MISSING:
         messages = [*system, *messages]
-    if is_whole and native.get("bare"):
+    if native.get("bare"):
         return messages
-    body: Json = {form.model: model} if form.model and model else {}
-    limit = find_limit(session["settings"])[1] or (MAX_TOKENS if api == MESSAGES else 0)
-    first, _, second = form.limit.partition(".")
-    least = {first: {second: limit} if second else limit} if limit else {}
-    body.update(session["settings"] if is_whole else least)
+    model = session["issuer"]["model"]
+    body: Json = {**({form.model: model} if form.model and model else {}), **session["settings"]}
     if api != CHAT and system is not MISSING:
         body[form.system] = system
-    tools = [tool for tool in session.get("tools", []) if is_home or "name" in tool]
-    if api == MESSAGES:  # it asks for the schema of an object
-        tools = [Node(tool.at, {"parameters": {"type": "object"}, **tool}) for tool in tools]
-        for tool in [tool for tool in tools if not is_home and type(tool["parameters"]) is dict]:
-            tool["parameters"] = {"type": "object", **tool["parameters"]}
-    if "tools" in native or tools or (is_whole and "tools" in session):
-        body["tools"] = native["tools"] if "tools" in native else write_tools(api, tools)
+    if "tools" in session:
+        body["tools"] = native["tools"] if "tools" in native else write_tools(api, session["tools"])
     return {**body, form.messages: messages}
 
 
@@ -1506,10 +1498,15 @@ def write_home(session: Node) -> Any:
     Turns of another API are carried there. Raises SessionError where they cannot go.
     """
     api, model = session["issuer"]["api"], session["issuer"]["model"]
-    if any(turn.get("issuer", session["issuer"])["api"] != api for turn in session["turns"]):
-        return convert(session, api, model or "")[0]
-    messages = [each for turn in session["turns"] for each in turn.get("native") or write_turn(api, turn)]
-    return write_body(session, api, messages, model, True, True)
+    is_home = all(turn.get("issuer", session["issuer"])["api"] == api for turn in session["turns"])
+    return write_body(session) if is_home else convert(session, api, model or "")[0]
+
+
+def keep_limit(settings: Json, api: str) -> Json:
+    """Return the token limit of settings as the settings of an API; Messages needs one."""
+    limit = find_limit(settings)[1] or (MAX_TOKENS if api == MESSAGES else 0)
+    first, _, second = APIS[api].limit.partition(".")
+    return {first: {second: limit} if second else limit} if limit else {}
 
 
 def find_limit(settings: Json) -> tuple[Path, Any]:
@@ -1551,10 +1548,8 @@ def _read_neutral(record: Json, model: str | None) -> Node:
 
 # --- Sessions: pairing calls and results (pure) ------------------------------
 
-
-Pair = namedtuple(
-    "Pair", "turn call result"
-)  # the number of the call's turn; result is None for an open call
+# The number of the call's turn, the call, and its result (None: it is open).
+Pair = namedtuple("Pair", "turn call result")
 
 
 def pair_results(turns: list[Node]) -> tuple[list[Pair], list[tuple[str, Node]]]:
@@ -1849,8 +1844,10 @@ class Move:
         self.is_whole = self.is_home and own_model == model and all(self.owns)
 
     def _is_kin(self, issuer: Json) -> bool:
-        vendors = {find_vendor(issuer["model"]), find_vendor(self.model)}
-        return issuer["api"] == self.api and (self.api != CHAT or (len(vendors) == 1 and "" not in vendors))
+        if (issuer["api"], self.api) != (CHAT, CHAT):
+            return bool(issuer["api"] == self.api)
+        vendor = find_vendor(issuer["model"])
+        return bool(vendor) and vendor == find_vendor(self.model)
 
     def lose(self, what: str, at: Path) -> None:
         """Note that something at a path does not go, or not as it was."""
@@ -1893,24 +1890,29 @@ def convert(session: Node, api: str, model: str, options: Container[str] = ()) -
     if last["role"] == "assistant" and all(part["kind"] != "call" for part in last["parts"]):
         say = move.lose if move.is_whole else move.refuse
         say("it ends on the assistant's answer; append the user's next message", last.at)
-    moved = Node((), {**session, "issuer": {"api": api, "model": model}})
+    issuer = {"api": api, "model": model}
+    moved = Node((), {**session, "issuer": issuer})
     if not move.is_whole:
         _note_rest(move)
         for rule, result in strays:
             move.refuse(f"a {rule} result: no call in the turn before waits for it", result.at)
-        moved["settings"] = {}
-    if not move.is_home:
-        moved.update(native={}, tools=[tool for tool in session.get("tools", []) if "name" in tool])
+        tools = [tool for tool in session.get("tools", []) if "name" in tool or move.is_home]
+        kept = {"system": session.get("system"), "tools": tools}
+        native = {
+            key: each for key, each in session.get("native", {}).items() if key in kept and move.is_home
+        }
+        moved = Node(
+            (), {"issuer": issuer, "settings": keep_limit(session["settings"], api), "native": native}
+        )
+        moved.update({key: each for key, each in kept.items() if each})
     moved["turns"] = _join_turns(move, _settle_calls(move, pairs))
     if move.refusals:
         raise SessionError(cut(_list_noted(move.refusals)))
     refusals = find_session_refusals(moved)
     if refusals and not move.is_whole:
         raise SessionError(refusals)
-    messages = [each for turn in moved["turns"] for each in turn.get("native") or write_turn(api, turn)]
-    body = write_body(session, api, messages, model, move.is_whole, move.is_home)
     warnings = [Finding(each.path, f"its API would refuse: {each.message}") for each in refusals]
-    return body, _list_noted(move.losses) + warnings
+    return write_body(moved), _list_noted(move.losses) + warnings
 
 
 def _note_rest(move: Move) -> None:
@@ -2015,14 +2017,10 @@ def _look_at_call(move: Move, call: Node, is_repeated: bool) -> None:
         move.refuse(f"two calls of one turn have the id {name}", call.at)
     if type(call["arguments"]) is not dict:
         move.refuse(f"the arguments of call {name} are not a JSON object", call.at)
-    if move.api == GEMINI and _holds_large_integer(call["arguments"]):
+    integers: list[str] = []
+    json.loads(_render_compact(call["arguments"]), parse_int=integers.append)
+    if move.api == GEMINI and any(abs(int(digits)) > 2**53 for digits in integers):
         move.lose("an integer above 2^53 goes as it is, but Gemini's numbers are doubles", call.at)
-
-
-def _holds_large_integer(value: Any) -> bool:
-    large: list[str] = []
-    json.loads(_render_compact(value), parse_int=large.append)
-    return any(abs(int(digits)) > 2**53 for digits in large)
 
 
 def _make_unclear(move: Move, call: Node) -> Node:
@@ -2124,7 +2122,9 @@ def build_session_checkpoint(session: Node, objective: str | None = None) -> Jso
     try:
         digest = digest_bytes(canonical_json(_strip(session)))
     except InputError as error:
-        raise SessionError([Finding(render_path(_find_surrogate(session)), error.message)]) from error
+        nodes = [*list_parts(session), *session.get("tools", [])]
+        bad = [node.at for node in nodes if re.search("[\ud800-\udfff]", _render_compact(node))]
+        raise SessionError([Finding(render_path(bad[0] if bad else ()), error.message)]) from error
     turns = [turn for turn in session["turns"] if turn["role"] != "assistant"]
     said = [
         (turn["role"], part["text"]) for turn in turns for part in turn["parts"] if part["kind"] == "text"
@@ -2161,13 +2161,6 @@ def _strip(node: Json) -> Json:
         if type(stripped.get(field)) is list:
             stripped[field] = list(map(_strip, stripped[field]))
     return stripped
-
-
-def _find_surrogate(session: Node) -> Path:
-    """Return the path of the first part or tool that holds a lone surrogate, () if it is elsewhere."""
-    nodes = [*list_parts(session), *session.get("tools", [])]
-    found = (node.at for node in nodes if re.search("[\ud800-\udfff]", _render_compact(node)))
-    return next(found, ())
 
 
 def render_session_handoff(checkpoint: Json) -> str:
@@ -2905,13 +2898,13 @@ _SIGNATURE = "c2lnbmF0dXJlIG9mIG5vYm9keQ=="
 
 def _move_directly(session: Node, api: str, model: str, signed: str | None, kinds: Sequence[str]) -> Any:
     """Return a body with a session's parts of some kinds; those of the kind `signed` have a signature."""
-    messages = []
-    for turn in _strip(session)["turns"]:
-        parts = [part for part in turn["parts"] if part["kind"] in kinds]
-        for part in parts:
+    moved = _strip(session)
+    for turn in moved["turns"]:
+        turn["parts"] = [part for part in turn["parts"] if part["kind"] in kinds]
+        for part in turn["parts"]:
             part.update({"credential": _SIGNATURE} if part["kind"] == signed else {})
-        messages += write_turn(api, {**turn, "parts": parts})
-    return write_body(session, api, messages, model, False, False)
+    issuer, settings = {"api": api, "model": model}, keep_limit(session["settings"], api)
+    return write_body({**moved, "issuer": issuer, "settings": settings})
 
 
 def run_ways() -> Iterator[tuple[str, str, str, int]]:
@@ -3975,8 +3968,8 @@ def _say_facts(terminal: Terminal, session: Node) -> int:
     """Say what is in a session, and what its own API would refuse in it; return the exit code."""
     facts, findings, api = find_facts(session), [], session["issuer"]["api"]
     try:
-        body = write_home(session) if api else None
-        findings = find_session_refusals(read_session(body, api, facts["model"])) if api else []
+        if api:
+            findings = find_session_refusals(read_session(write_home(session), api, facts["model"]))
     except SessionError as error:
         findings = error.findings
     for name, value in () if terminal.as_json else facts.items():
