@@ -1250,11 +1250,14 @@ def fill(template: Json, part: Json) -> Json:
     return filled
 
 
+_NAME_FIELDS = {MESSAGES: ("type",), CHAT: ("role", "type"), NEUTRAL: ("kind",)}
+
+
 def name_piece(api: str, piece: Any) -> str:
     """Return the name that an API has for a piece of a message: its role or type, or its telling field."""
     if type(piece) is not dict:
         return ""
-    for field in {MESSAGES: ("type",), CHAT: ("role", "type"), NEUTRAL: ("kind",)}.get(api, ()):
+    for field in _NAME_FIELDS.get(api, ()):
         if type(piece.get(field)) is str:
             return str(piece[field])
     names = [name for name in (*_NAMED[api], *piece) if name in piece and name != "thoughtSignature"]
@@ -1730,7 +1733,7 @@ def _walk(session: Node, model: str, foreign: Container[str]) -> Iterator[tuple[
     )
     for place, turn in enumerate(turns):
         calls = [part for part in turn["parts"] if part["kind"] == "call"]
-        if not turn["role"]:
+        if turn["role"] not in ("user", "assistant", "system", "tool"):
             yield "role", turn, ""
         if not turn["parts"] and (turn is not last or turn["role"] != "assistant"):
             yield "empty message", turn, ""
@@ -1921,11 +1924,10 @@ def _note_rest(move: Move) -> None:
     unknown = [at for is_own, turn in zip(move.owns, session["turns"]) if not is_own for at in turn.unknown]
     kept = find_limit(session["settings"])[0]
     for key, value in session["settings"].items():
-        inner: list[Path] = [(key,)]
-        if kept[:1] == (key,) and type(value) is dict:
-            inner = [(key, name) for name in value]
-        for path in inner if value is not None else []:
-            if path != kept:
+        is_outer = kept[:1] == (key,) and type(value) is dict  # the token limit is inside
+        inner: list[Path] = [(key, name) for name in value] if is_outer else [(key,)]
+        for path in inner:
+            if path != kept and value is not None:
                 move.lose(f"the setting {show(str(path[-1]))} does not go", path)
     native = session.get("native", {}) if api and not move.is_home else {}
     if "tools" in native:
@@ -3289,7 +3291,8 @@ def tell_api(record: Any, given: str | None = None) -> str:
     snake_case = [field for each in [body, *parts] for field in each if field in _SNAKE_CASE]
     api = next(iter(told), given)
     why, next_step = "", "name a file that holds the body of a request"
-    if (not listed and "input" in body) or any(message.get("type") in _ITEMS for message in messages):
+    is_items = type(record) is list and any(message.get("type") in _ITEMS for message in messages)
+    if is_items or (not listed and "input" in body):
         why = "it has the shape of the OpenAI Responses API, which is not supported"
     elif len(listed) != 1 or type(listed[0]) is not list:
         why = "expected a list of messages or contents, one of them alone, or a neutral session"
