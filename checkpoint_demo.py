@@ -35,7 +35,6 @@ import types
 from collections import defaultdict, deque, namedtuple
 from functools import partial
 from itertools import chain, count, islice, permutations, takewhile, zip_longest
-from typing import NamedTuple
 
 TYPE_CHECKING = False  # a checker takes it for true; typing itself is slow to import
 if TYPE_CHECKING:
