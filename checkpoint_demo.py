@@ -1176,8 +1176,7 @@ def _spread(api: str, message: Json, at: Path) -> Iterator[tuple[Any, Path]]:
             if value:
                 yield {"type": "text", "text": value}, (*at, field)
         elif value is not MISSING and (value is not None or api != CHAT):
-            is_named = field in ("reasoning_content", "refusal", "function_call")
-            yield ({field: value}, at) if is_named else (value, (*at, field))
+            yield ({field: value}, at) if field in _NAMED[api] else (value, (*at, field))
 
 
 def write_turn(api: str, turn: Json) -> list[Json]:
@@ -1194,9 +1193,8 @@ def write_turn(api: str, turn: Json) -> list[Json]:
     if 0 < len(pieces) == len(results):
         return results
     is_text = len(content) == 1 and ("text", content[0]) in pieces and (api == CHAT or role == "user")
-    message: Json = {"role": role, "content": content[0]["text"] if is_text else content}
-    if not content and api == CHAT:
-        message["content"] = ""
+    whole = content[0]["text"] if is_text else content or ("" if api == CHAT else [])
+    message: Json = {"role": role, "content": whole}
     if by_kind["reasoning"]:
         texts = [piece["reasoning_content"] for piece in by_kind["reasoning"]]
         message["reasoning_content"] = "\n\n".join(texts)
@@ -1382,9 +1380,8 @@ def read_session(record: Any, api: str, model: str | None = None) -> Node:
             native["tools"] = body["tools"]
     # 3. All other fields, and the turns.
     session["settings"] = settings
-    session["turns"] = _read_turns(
-        session["issuer"], messages, lead, (form.messages,) if body is record else ()
-    )
+    at = (form.messages,) if body is record else ()
+    session["turns"] = _read_turns(session["issuer"], messages, lead, at)
     if native:
         session["native"] = native
     return session
@@ -1725,11 +1722,9 @@ def _walk(session: Node, model: str, foreign: Container[str]) -> Iterator[tuple[
     turns, thinking = session["turns"], session["settings"].get("thinking")
     last = turns[-1] if turns else Node((), {"role": "", "parts": []})
     kinds = [{part["kind"] for part in turn["parts"] if "text" in part} for turn in turns]
-    reasons, before = ["reasoning" in each for each in kinds], "assistant"
-    some_reason = any(reasons)
-    current = max(
-        (place for place, turn in enumerate(turns) if turn["role"] in ("user", "system")), default=-1
-    )
+    reasons = ["reasoning" in each for each in kinds]
+    some_reason, before = any(reasons), "assistant"
+    users = [-1, *(place for place, turn in enumerate(turns) if turn["role"] in ("user", "system"))]
     for place, turn in enumerate(turns):
         calls = [part for part in turn["parts"] if part["kind"] == "call"]
         if turn["role"] not in ("user", "assistant", "system", "tool"):
@@ -1740,7 +1735,7 @@ def _walk(session: Node, model: str, foreign: Container[str]) -> Iterator[tuple[
         if calls and turn["role"] == "assistant":
             if before == "assistant":
                 yield "order", turn, ""
-            if place > current and "credential" not in calls[0] and not re.search("gemini-[12]", model):
+            if place > users[-1] and "credential" not in calls[0] and not re.search("gemini-[12]", model):
                 yield "unsigned", calls[0], calls[0]["tool"]
             if not reasons[place] and (type(thinking) is not dict or thinking.get("type") != "disabled"):
                 yield "no reasoning", turn, ""
@@ -1899,13 +1894,10 @@ def convert(session: Node, api: str, model: str, options: Container[str] = ()) -
         for rule, result in strays:
             move.refuse(f"a {rule} result: no call in the turn before waits for it", result.at)
         tools = [tool for tool in session.get("tools", []) if "name" in tool or move.is_home]
+        native = {**session.get("native", {}), "bare": False} if move.is_home else {}
+        settings = keep_limit(session["settings"], api)
+        moved = Node((), {"issuer": issuer, "settings": settings, "native": native})
         kept = {"system": session.get("system"), "tools": tools}
-        native = {
-            key: each for key, each in session.get("native", {}).items() if key in kept and move.is_home
-        }
-        moved = Node(
-            (), {"issuer": issuer, "settings": keep_limit(session["settings"], api), "native": native}
-        )
         moved.update({key: each for key, each in kept.items() if each})
     moved["turns"] = _join_turns(move, _settle_calls(move, pairs))
     if move.refusals:
@@ -2019,8 +2011,9 @@ def _look_at_call(move: Move, call: Node, is_repeated: bool) -> None:
     if type(call["arguments"]) is not dict:
         move.refuse(f"the arguments of call {name} are not a JSON object", call.at)
     integers: list[str] = []
-    json.loads(_render_compact(call["arguments"]), parse_int=integers.append)
-    if move.api == GEMINI and any(abs(int(digits)) > 2**53 for digits in integers):
+    if move.api == GEMINI:
+        json.loads(_render_compact(call["arguments"]), parse_int=integers.append)
+    if any(abs(int(digits)) > 2**53 for digits in integers):
         move.lose("an integer above 2^53 goes as it is, but Gemini's numbers are doubles", call.at)
 
 
@@ -2127,10 +2120,8 @@ def build_session_checkpoint(session: Node, objective: str | None = None) -> Jso
         bad = [node.at for node in nodes if re.search("[\ud800-\udfff]", _render_compact(node))]
         raise SessionError([Finding(render_path(bad[0] if bad else ()), error.message)]) from error
     turns = [turn for turn in session["turns"] if turn["role"] != "assistant"]
-    said = [
-        (turn["role"], part["text"]) for turn in turns for part in turn["parts"] if part["kind"] == "text"
-    ]
-    said = [(role, text) for role, text in said if text]
+    parts = [(turn["role"], part) for turn in turns for part in turn["parts"]]
+    said = [(role, part["text"]) for role, part in parts if part["kind"] == "text" and part["text"]]
     texts, asked = [text for _, text in said], [session["system"]] if session.get("system") else []
     users = [place for place, (role, _) in enumerate(said) if role != "system"]
     if users and objective is None:
