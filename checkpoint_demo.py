@@ -3972,9 +3972,8 @@ def _say_facts(terminal: Terminal, session: Node) -> int:
     if findings:
         what = f"rejected: {render_count(findings, 'finding')}"
         return terminal.say(Report(EXIT_REJECTED, "rejected", what, findings, notes, facts))
-    return terminal.say(
-        Report(EXIT_DONE, "accepted", "its own API is not known to refuse it", (), notes, facts)
-    )
+    what = "its own API is not known to refuse it"
+    return terminal.say(Report(EXIT_DONE, "accepted", what, (), notes, facts))
 
 
 def _judge_reply_file(terminal: Terminal, options: Any, session: Node) -> int:
