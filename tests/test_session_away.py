@@ -73,6 +73,20 @@ WAYS = {
         (made.gemini(made.model(CALL, CALL), made.responds(made.RESPONSE)), "gemini", "--unclear"),
         ("open call (n)", '"output":"r"}}},{"functionResponse"', "would refuse"),
     ),
+    "an open call beside a marked result, at home": (
+        (
+            made.messages(
+                made.assistant(made.use(), made.use("b")), made.user({**made.result(), "cache_control": {}})
+            ),
+            "anthropic",
+            "--unclear",
+        ),
+        ("the field cache_control does not go", "not recorded", "would refuse"),
+    ),
+    "a call with a field of its own and no reasoning, at a model that asks for it": (
+        (made.chat({**made.asks(), "note": 1}, made.tells(), model="moonshot-v1"), "k2", ""),
+        ("the field note does not go", '"reasoning_content":""', "missing"),
+    ),
     "a text behind the last result": (
         (made.gemini(made.model(CALL), made.responds(RESPONSE, {"text": "x"})), "anthropic", ""),
         ("credential", '"image"', "no thinking"),
