@@ -348,8 +348,10 @@ def build_conversion(count: int) -> tuple[Action, Action]:
     text = render_compact(build_session(count))
 
     def convert() -> object:
+        gc.disable()  # as the command does it
         session = demo.read_session(demo.parse_json(text), demo.MESSAGES)
         body, _ = demo.convert(session, demo.CHAT, "kimi-k3")
+        gc.enable()
         return session, demo.render_json(body).encode()
 
     return lambda: json.loads(text), convert
