@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 else:
     Json = dict
 
-VERSION = "1.0"
+VERSION = "1.1"
 
 EXIT_DONE = 0
 EXIT_REJECTED = 1
@@ -2253,13 +2253,13 @@ def find_reply_findings(reply: Any, api: str | None = None) -> Findings:
     listed = reply.get(form.choices, MISSING)
     if form.choices and (type(listed) is not list or len(listed) != 1 or type(listed[0]) is not dict):
         return list_differences(listed, Words("a list of one object"), form.choices)
-    message, at, _, _ = open_reply(reply, api)
+    message, at, stop, _ = open_reply(reply, api)
+    if api == GEMINI and type(stop) is str and (message is MISSING or message in ({}, {"role": "model"})):
+        return []  # it ended before its first part, and says by what
     if type(message) is not dict:
         return list_differences(message, Words("a message"), *at)
     content, is_named = message.get(form.content, MISSING), api != GEMINI
     whole = {**message, **({"type": "message"} if api == MESSAGES else {}), "role": form.assistant}
-    if api == CHAT and message.get("refusal"):
-        whole["refusal"] = Words(f"null ({_REFUSED})")
     if type(content) is list:
         no_block = Words("a block with a type" if is_named else "an object")
         good = [type(block) is dict and (not is_named or type(block.get("type")) is str) for block in content]
@@ -2288,6 +2288,13 @@ def _explain_stop(stop: Any, right: Any, at: Path) -> Findings:
     return [explain_difference(*one, said) for one in find_differences(stop, right, *at)]
 
 
+def _find_refused(reply: Json, api: str) -> Findings:
+    """Return that a reply of chat is whole, but a refusal."""
+    message, at, _, _ = open_reply(reply, api)
+    refusal = message.get("refusal") if api == CHAT and type(message) is dict else None
+    return list_differences(refusal, Words(f"null ({_REFUSED})"), *at, "refusal") if refusal else []
+
+
 def find_step_findings(reply: Json, tool: str | None = None, api: str | None = None) -> Findings:
     """Return why a whole message does not fit its step, a wrong stop first.
 
@@ -2299,7 +2306,8 @@ def find_step_findings(reply: Json, tool: str | None = None, api: str | None = N
     right = (form.calling if tool else form.answered).split()[0]
     turn = read_reply(reply, api)
     parts = turn["parts"] if turn else []
-    return _explain_stop(stop, right, stop_at) + cut(_find_bad_blocks(api, parts, tool, (*at, form.content)))
+    findings = _find_refused(reply, api) + _explain_stop(stop, right, stop_at)
+    return findings + cut(_find_bad_blocks(api, parts, tool, (*at, form.content)))
 
 
 def _find_bad_blocks(api: str, parts: list[Node], tool: str | None, at: Path) -> Iterator[Finding]:
@@ -2322,9 +2330,9 @@ def _find_bad_blocks(api: str, parts: list[Node], tool: str | None, at: Path) ->
         yield explain_difference(at, Words("no tool call"), expected)
 
 
-def join_text(reply: Json) -> str:
+def join_text(reply: Json, api: str | None = None) -> str:
     """Return the visible text of a reply that passed find_step_findings."""
-    turn = read_reply(reply, tell_reply(reply))
+    turn = read_reply(reply, api or tell_reply(reply))
     return "".join(part["text"] for part in turn["parts"] if part["kind"] == "text") if turn else ""
 
 
@@ -2340,22 +2348,24 @@ def find_answer(reply: Any) -> tuple[Findings, Any]:
         return [Finding(f"the answer, {error.path}", error.message)], None
 
 
-def judge_reply(session: Node, reply: Any) -> tuple[Node | None, Findings]:
+def judge_reply(session: Node, reply: Any, api: str | None = None) -> tuple[Node | None, Findings]:
     """Return a reply as the session's next turn (None if it holds none), and why it must not be acted on.
 
     Findings: not whole, cut or refused, a call of a tool that the session does not have, arguments that are
     not an object, a call that repeats a completed or an unclear operation.
     """
-    api = tell_reply(reply)
+    api = api or tell_reply(reply)
     findings = find_reply_findings(reply, api)
     turn = read_reply(reply, api)
-    if turn is None:
+    if turn is None and findings:
         return None, findings
     form, (_, _, stop, at) = APIS[api], open_reply(reply, api)
-    calls = [part for part in turn["parts"] if part["kind"] == "call"]
+    parts = turn["parts"] if turn else []
+    calls = [part for part in parts if part["kind"] == "call"]
+    findings += _find_refused(reply, api)
     if stop not in f"{form.answered} {form.calling if calls else ''}".split():
         findings += _explain_stop(stop, Words("the end of a turn, or a tool call"), at)
-    findings += [finding for part in turn["parts"] for finding in find_misfit(api, part)]
+    findings += [finding for part in parts for finding in find_misfit(api, part)]
     return turn, cut([*findings, *_find_bad_calls(session, calls)])
 
 

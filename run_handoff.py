@@ -9,12 +9,13 @@
       why: a run's folder is evidence and is never reused
       next: read it with --inspect handoff-run, or name a new one with --out DIR
 
+With --receiver-only it does the last of them alone, with --session FILE it goes on with a session record.
 Without --live nothing leaves this machine: alone it checks itself and rehearses, --rehearse keeps the
 rehearsal's folder, --inspect DIR judges a folder again. No request is sent twice; the ledger says what
 became of each: planned, in flight, confirmed, failed or unclear.
 
-Exit codes: 0 accepted; 1 the answer was rejected, or evidence does not hold; 2 usage, or a folder
-that cannot be read; 3 refused, nothing sent; 4 failed or ended before it closed, evidence kept; 5 a
+Exit codes: 0 accepted; 1 an answer or a record was rejected, or evidence does not hold; 2 usage, or a
+file that cannot be read; 3 refused, nothing sent; 4 failed or ended before it closed, evidence kept; 5 a
 request is unclear; 70 a bug in this program; 130 interrupted with nothing in flight.
 """
 
@@ -24,6 +25,7 @@ import base64
 import datetime
 import errno
 import html
+import json
 import os
 import re
 import signal
@@ -31,6 +33,7 @@ import stat
 import sys
 import threading
 import time
+import types
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import takewhile
@@ -48,17 +51,17 @@ except ImportError as missing:
 Json = dict[str, Any]  # an object as it was parsed: a message, a request, a record, a row
 Rows = list[Json]
 Records = list[Json]  # of a ledger
-Findings = list[demo.Finding]
+Findings = Sequence[demo.Finding]
 Watch = Callable[[float], bool]  # takes the seconds that have passed
-Send = Callable[[bytes], "Outcome"]  # takes a request's body
+Send = Callable[["Step", bytes], "Outcome"]  # takes a request's body
 
 EXIT_FAILED, EXIT_UNCLEAR = 4, 5
 ENDPOINT = "https://api.ofox.ai/anthropic/v1/messages"
-SENDER_MODEL = "anthropic/claude-fable-5.2"
 KEY_ENVIRONMENT = "OFOX_API_KEY"
 LEDGER, REPORT, SUMS = "ledger.jsonl", "report.html", "SHA256SUMS"
+CHECKPOINT, PROMPT, RESULT = "checkpoint.json", "handoff.txt", "result.json"
+SESSION, REPLY = "session.json", "reply.json"
 HEADERS = {
-    "anthropic-version": "2023-06-01",
     "content-type": "application/json",
     "accept-encoding": "identity",
     "user-agent": "run_handoff.py",
@@ -105,6 +108,10 @@ _ENDS = {
         f"look it up with the provider by its time and its request id; only then {_NEW_RUN}",
     ),
     "interrupted": ("Ctrl-C was pressed", _NEW_RUN),
+    "unfit": (
+        "a reply that is not whole, or that repeats an operation, must not be acted on",
+        f"read it in the run's {REPORT}, then {_NEW_RUN}",
+    ),
 }
 _REHEARSED = "a rehearsal asks no model, and costs nothing", "do it again with --rehearse and a new --out DIR"
 _VERDICTS = {
@@ -119,11 +126,11 @@ _VERDICTS = {
 class RunEnded(Exception):
     """A run ends without an accepted answer: with `exit_code`, because of `why`.
 
-    `cause` is INTERRUPTED, or the code in _MENDS of what mends the run.
+    `cause` is INTERRUPTED, or the code in _MENDS of what mends the run; `findings` are what was judged.
     """
 
-    def __init__(self, exit_code: int, why: str, cause: str = OTHER) -> None:
-        self.exit_code, self.why, self.cause = exit_code, why, cause
+    def __init__(self, exit_code: int, why: str, cause: str = OTHER, findings: Findings = ()) -> None:
+        self.exit_code, self.why, self.cause, self.findings = exit_code, why, cause, findings
 
 
 class EvidenceError(Exception):
@@ -155,11 +162,73 @@ def explain_end(verdict: str, records: Records) -> tuple[str, str]:
     """Return why a run has no accepted answer, and what a person does next; empty for one that has."""
     if is_rehearsal(records) and verdict in ("broken", "unclear"):
         return _REHEARSED
+    if verdict == "rejected" and find_steps(records) == (GOING_ON,):
+        verdict = "unfit"
     why, next_step = _ENDS.get(verdict, ("", ""))
     return why, next_step.format(mend=_MENDS.get(find_cause(records), _MENDS[OTHER]))
 
 
+# --- The wires: what each API asks of a request, and how it counts tokens -----
+
+# What demo.APIS does not say of an API: its requests ({model} and {key} are filled in), the models that a
+# rehearsal asks, and what its usage calls the tokens (the ledger's names, without _tokens).
+_WIRES_TEXT = """
+                     | messages                      | chat                        | gemini
+path                 | /v1/messages                  | /v1/chat/completions        | {gemini}
+key                  | x-api-key: {key}              | authorization: Bearer {key} | x-goog-api-key: {key}
+version              | anthropic-version: 2023-06-01 |                             |
+sender               | anthropic/claude-fable-5.2    | kimi-k3                     | gemini-3.5-flash
+receiver             | anthropic/claude-opus-5.5     | kimi-k3                     | gemini-3.5-flash
+usage                | usage                         | usage                       | usageMetadata
+input                | input_tokens                  | prompt_tokens               | promptTokenCount
+output               | output_tokens                 | completion_tokens           | candidatesTokenCount
+thinking             |                               | reasoning_tokens            | thoughtsTokenCount
+cache_creation_input | cache_creation_input_tokens   |                             |
+cache_read_input     | cache_read_input_tokens       | cached_tokens               | cachedContentTokenCount
+total                |                               | total_tokens                | totalTokenCount
+""".replace("{gemini}", "/v1beta/models/{model}:generateContent")
+_CELLS = [[cell.strip() or None for cell in row.split("|")] for row in _WIRES_TEXT.strip("\n").split("\n")]
+WIRES = {
+    api: types.SimpleNamespace(**{str(row[0]): row[place] for row in _CELLS[1:]})
+    for place, api in enumerate(_CELLS[0])
+    if api
+}
+# Beside them: the fields of usage that cost nothing where all in them is null, 0, or a value named here; one
+# with None counts parts of the tokens again, inside such a field.
+_NEUTRAL: dict[str, dict[str, tuple[str, ...] | None]] = {
+    demo.MESSAGES: {
+        **dict.fromkeys(("cache_creation_input_tokens", "cache_read_input_tokens", "cache_creation"), ()),
+        **dict.fromkeys(("server_tool_use", "fallback_credit", "output_tokens_details", "iterations"), ()),
+        **dict.fromkeys(("service_tier", "speed"), ("standard",)),
+        "inference_geo": ("global", "not_available"),
+        "type": ("message",),  # of an iteration; a compaction is one of another type
+        **dict.fromkeys(("input_tokens", "output_tokens", "thinking_tokens")),
+    },
+    demo.CHAT: {
+        **dict.fromkeys(("prompt_tokens_details", "completion_tokens_details", "cached_tokens"), ()),
+        "reasoning_tokens": None,
+    },
+    demo.GEMINI: {
+        **dict.fromkeys(("promptTokensDetails", "candidatesTokensDetails", "cacheTokensDetails"), ()),
+        **dict.fromkeys(("cachedContentTokenCount", "toolUsePromptTokenCount"), ()),
+        "modality": ("TEXT",),
+        "trafficType": ("ON_DEMAND",),
+        "tokenCount": None,
+    },
+}
+
+
+def build_headers(api: str, key: str) -> dict[str, str]:
+    """Return the headers of a request; the first one holds the key."""
+    own = (line.format(key=key).split(": ") for line in (WIRES[api].key, WIRES[api].version) if line)
+    return {**dict(own), **HEADERS}
+
+
 # --- Tokens and money: whole micro-dollars; all of it is pure -----------------
+
+_TOKEN_FIELDS = ("input_tokens", "output_tokens")
+_COUNTS = ("input", "output", "thinking", "cache_creation_input", "cache_read_input")
+_MOST_COUNT = 10**9
 
 # The list price in dollars a million tokens, which is micro-dollars a token: (input, output).
 PRICES_MICRO_USD = {
@@ -170,25 +239,26 @@ PRICES_MICRO_USD = {
     "claude-fable-5-1": (10, 50),
     "claude-opus-5-5": (4, 20),
 }
-_TOKEN_FIELDS = ("input_tokens", "output_tokens")
-_CACHE_FIELDS = ("cache_creation_input_tokens", "cache_read_input_tokens")
-# The fields of usage that cost nothing beside the tokens where all in them is null, 0, or a value named here.
-_NEUTRAL: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys((*_CACHE_FIELDS, "cache_creation", "server_tool_use", "fallback_credit"), ()),
-    **dict.fromkeys(("output_tokens_details", "iterations"), ()),
-    **dict.fromkeys(("service_tier", "speed"), ("standard",)),
-    "inference_geo": ("global", "not_available"),
-    "type": ("message",),  # of an iteration; a compaction is one of another type
-}
-_COUNTED = {*_TOKEN_FIELDS, "thinking_tokens"}  # again, as parts of the tokens
-_MOST_COUNT = 10**9
 
 
-def parse_usage(message: Json) -> dict[str, int]:
-    """Return the token counts of a reply that are integers from 0 to 10^9; others are left out."""
-    usage, fields = message.get("usage"), _TOKEN_FIELDS + _CACHE_FIELDS
-    counts = usage.items() if type(usage) is dict else ()
-    return {name: n for name, n in counts if name in fields and type(n) is int and 0 <= n <= _MOST_COUNT}
+def parse_usage(message: Json, api: str = demo.MESSAGES) -> dict[str, int]:
+    """Return the token counts of a reply by the ledger's names: integers from 0 to 10^9, others are left out.
+
+    Thinking is a part of the output; where an API counts it apart it is added.
+    """
+    names = {vars(WIRES[api])[name]: f"{name}_tokens" for name in _COUNTS}
+    usage = message.get(WIRES[api].usage)
+    counts: dict[str, int] = {}
+    for field, value in usage.items() if type(usage) is dict else ():
+        inner = value.items() if field.endswith("_details") and type(value) is dict else [(field, value)]
+        counts.update((names[name], n) for name, n in inner if name in names and _is_count(n))
+    if api == demo.GEMINI and "thinking_tokens" in counts:
+        counts["output_tokens"] = counts.get("output_tokens", 0) + counts["thinking_tokens"]
+    return counts
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value <= _MOST_COUNT
 
 
 def list_prices(*models: str) -> dict[str, list[int]]:
@@ -196,42 +266,52 @@ def list_prices(*models: str) -> dict[str, list[int]]:
     return {model: list(PRICES_MICRO_USD[model]) for model in models if model in PRICES_MICRO_USD}
 
 
-def compute_cost(price: Sequence[int] | None, message: Json) -> int | None:
+def compute_cost(price: Sequence[int] | None, message: Json, api: str = demo.MESSAGES) -> int | None:
     """Return what a reply costs in micro-dollars at list price, or None where that is unknown.
 
     The price is (input, output), None for a model without one. It is computed from usage, and is not
     an invoice.
     """
-    if price is None or find_cost_gap(message):
+    if price is None or find_cost_gap(message, api):
         return None
-    counts = parse_usage(message)
+    counts = parse_usage(message, api)
     return counts["input_tokens"] * price[0] + counts["output_tokens"] * price[1]
 
 
-def find_cost_gap(message: Json) -> str:
+def find_cost_gap(message: Json, api: str = demo.MESSAGES) -> str:
     """Return the first field by which the price list does not cover a reply, "" if it covers all of it.
 
-    Covered is: tokens in and out (0 out only where there is no content), and beside them nothing but
-    fields that are known to cost nothing as they are.
+    Covered is: tokens in and out (0 out only where there is no content), their sum, and beside them nothing
+    but fields that are known to cost nothing as they are.
     """
-    usage, counts = message.get("usage"), parse_usage(message)
+    wire = WIRES[api]
+    usage, counts = message.get(wire.usage), parse_usage(message, api)
     if type(usage) is not dict:
-        return "usage"
-    is_empty = message.get("content") == [] and "output_tokens" in counts
-    odd = [] if counts.get("input_tokens") else ["input_tokens"]
-    odd += [] if counts.get("output_tokens") or is_empty else ["output_tokens"]
-    others = [name for name in usage if name not in _TOKEN_FIELDS]
-    odd += [name for name in others if name not in _NEUTRAL or not _is_neutral(name, usage[name])]
-    return f"usage.{demo.shorten(demo.show(odd[0]))}" if odd else ""
+        return str(wire.usage)
+    turn = demo.read_reply(message, api)
+    is_empty = turn is not None and not turn["parts"] and "output_tokens" in counts
+    odd = [] if counts.get("input_tokens") else [wire.input]
+    odd += [] if counts.get("output_tokens") or is_empty else [wire.output]
+    for name, value in usage.items():
+        if name in (wire.input, wire.output, wire.thinking):
+            is_right = value is None or _is_count(value)
+        elif name == wire.total:
+            is_right = value == sum(counts.get(part, 0) for part in _TOKEN_FIELDS)
+        else:
+            is_right = _NEUTRAL[api].get(name) is not None and _is_neutral(api, name, value)
+        odd += [] if is_right else [name]
+    if api == demo.CHAT and message.get("service_tier") not in (None, "default", "standard"):
+        return "service_tier"
+    return f"{wire.usage}.{demo.shorten(demo.show(odd[0]))}" if odd else ""
 
 
-def _is_neutral(name: str, value: Any) -> bool:
+def _is_neutral(api: str, name: str, value: Any) -> bool:
     """Return whether nothing in a field costs anything: see _NEUTRAL."""
     if isinstance(value, (dict, list)):
         fields = value.items() if isinstance(value, dict) else ((name, item) for item in value)
-        return all(_is_neutral(*field) for field in fields)
-    is_nothing = value is None or (type(value) is int and value == 0)
-    return is_nothing or name in _COUNTED or value in _NEUTRAL.get(name, ())
+        return all(_is_neutral(api, *field) for field in fields)
+    is_nothing, right = value is None or (type(value) is int and value == 0), _NEUTRAL[api].get(name, ())
+    return is_nothing or right is None or value in right
 
 
 def render_usd(micro_usd: int | None) -> str:
@@ -254,12 +334,13 @@ def compute_cost_per_accepted(costs: list[int | None], accepted: int) -> tuple[i
     return None if total is None or not accepted else divmod(total, accepted)
 
 
-# --- The three requests; all of it is pure -----------------------------------
+# --- The requests; all of it is pure -----------------------------------------
 
 RUN = "run"
-FORMAT = 1  # of the evidence: to be raised with any change after which an older folder would not hold
+FORMAT = 2  # of the evidence: to be raised with any change after which an older folder would not hold
 _ANY_TEXT = "(?s).*"  # judged elsewhere
 _VERSION = r"[0-9]{1,4}(\.[0-9]{1,4}){1,2}"
+_API, _MODEL = "messages|chat|gemini", "[!-~]{1,200}"
 # Each with its kind, and with the pattern that it has in every run.
 PLAN_FACTS: dict[str, tuple[type, str]] = {
     "version": (str, _VERSION),  # of the program that did the run
@@ -268,40 +349,120 @@ PLAN_FACTS: dict[str, tuple[type, str]] = {
     "task_sha256": (str, "([0-9a-f]{64})?"),  # of the task's file, "" for the built-in task
     "prices": (dict, _ANY_TEXT),  # in micro-dollars a token, by model: [input, output]
     "endpoint": (str, _ANY_TEXT),
-    **dict.fromkeys(("sender", "receiver"), (str, "[!-~]{1,200}")),
-    "max_tokens": (int, "[1-9][0-9]*"),
+    "sender": (str, f"({_MODEL})?"),  # "" where none is asked, as in all facts of the sender
+    "receiver": (str, _MODEL),
+    "max_tokens": (int, "[0-9]+"),  # 0 where a session record has no limit
     "timeout_seconds": (int, "[1-9][0-9]{0,4}"),
     "rehearsal": (bool, _ANY_TEXT),
-    "source_sha256": (str, "[0-9a-f]{64}"),  # of the source's rows
+    "course": (str, "task|receiver-only|session"),
+    "sender_api": (str, f"({_API})?"),
+    "receiver_api": (str, _API),
+    "receiver_endpoint": (str, _ANY_TEXT),  # "" where it is that of the sender
+    "options": (list, r"\[('fresh'(, )?)?('no_reasoning'(, )?)?('unclear'(, )?)?('leave_out')?\]"),
+    "session_api": (str, f"({_API})?"),  # as --from and --issuer gave them
+    "session_issuer": (str, f"({_MODEL})?"),
+    "source_sha256": (str, "[0-9a-f]{64}"),  # of the source's rows, or of session.json
 }
+# What the facts that format 1 does not have were in its runs.
+_FORMAT_1: Json = {"course": "task", "sender_api": demo.MESSAGES, "receiver_api": demo.MESSAGES}
+_FORMAT_1.update(receiver_endpoint="", options=[], session_api="", session_issuer="")
 
 
 class Step(NamedTuple):
-    """One of the three requests: who is asked, with which stop reason the reply must end, its files."""
+    """One request of a run: who is asked, and its files."""
 
     operation_id: str
     asks: str  # the sender or the receiver
-    stop_reason: str
     request_file: str
     response_file: str
 
 
-TOOL_REQUEST = Step("sender-tool-request", "sender", "tool_use", "1-request.json", "1-response.json")
-TOOL_RESULT = Step("sender-tool-result", "sender", "end_turn", "2-request.json", "2-response.json")
-HANDOFF = Step("receiver-handoff", "receiver", "end_turn", "3-request.json", "3-response.json")
-STEPS = (TOOL_REQUEST, TOOL_RESULT, HANDOFF)
+TOOL_REQUEST = Step("sender-tool-request", "sender", "1-request.json", "1-response.json")
+TOOL_RESULT = Step("sender-tool-result", "sender", "2-request.json", "2-response.json")
+HANDOFF = Step("receiver-handoff", "receiver", "3-request.json", "3-response.json")
+GOING_ON = Step("receiver-handoff", "receiver", "1-request.json", "1-response.json")
+STEPS = (TOOL_REQUEST, TOOL_RESULT, HANDOFF)  # of a whole task; COURSES has those of each course
+
+
+class Record(NamedTuple):
+    """A session record: its bytes, the session, the body that goes on with it, and what that loses."""
+
+    data: bytes
+    session: demo.Node
+    body: Json
+    losses: list[demo.Finding]
+
+    @property
+    def max_tokens(self) -> int:
+        """The token limit of the body, 0 where it has none."""
+        return min(demo.find_limit(self.body)[1] or 0, _MOST_COUNT)
+
+    def list_facts(self) -> dict[str, list[str]]:
+        """Return what a person is to know: operations that are carried, unclear ones, and what is noted."""
+        facts: dict[str, list[str]] = {"carried": [], "unclear": []}
+        for operation_id, _, result in demo.list_operations(self.session["turns"]):
+            facts["unclear" if result is None else "carried"].append(operation_id)
+        return {**facts, "noted": [str(loss) for loss in self.losses]}
+
+
+def read_record(data: bytes, facts: Json) -> Record:
+    """Return the session record that a file holds, on its way to the receiver that the facts name.
+
+    Raises InputError or HandoffError for what is not a session record, SessionError for one that cannot go.
+    """
+    value = demo.parse_json(data)
+    record_api = demo.tell_api(value, facts["session_api"] or None)
+    session = demo.read_session(value, record_api, facts["session_issuer"] or None)
+    api, model, options = facts["receiver_api"], facts["receiver"], facts["options"]
+    if "fresh" in options:
+        body, losses = demo.convert_fresh(session, api, model)
+    else:
+        body, losses = demo.convert(session, api, model, options)
+    if type(body) is list:  # at home a bare list is the whole record
+        body = {demo.APIS[api].messages: body, **demo.keep_limit({}, api)}
+        body.update({"model": model} if demo.APIS[api].model else {})
+    for name in ("stream", "stream_options"):
+        if body.pop(name, None):
+            losses.append(demo.Finding(name, "the setting does not go: the reply is asked for as a whole"))
+    return Record(data, session, body, losses)
+
+
+class Side(NamedTuple):
+    """Whom a run asks: a model, the format in which it is asked, and where."""
+
+    api: str
+    model: str
+    url: str
+
+
+def list_sides(facts: Json) -> dict[str, Side]:
+    """Return the sides that a run asks by its facts: the sender and the receiver, or the receiver alone."""
+    import urllib.parse
+
+    sides = {}
+    for side in dict.fromkeys(step.asks for step in COURSES[facts["course"]].steps):
+        named = facts["receiver_endpoint"] if side == "receiver" else ""
+        api, model = facts[f"{side}_api"], facts[side]
+        url = (named or facts["endpoint"]).replace("{model}", urllib.parse.quote(model, safe=""))
+        sides[side] = Side(api, model, url)
+    return sides
 
 
 class Plan:
-    """What a run is asked for: its task, the rows of its source, the facts of the ledger's first record.
+    """What a run is asked for: its task and source, or its session record, and facts.
 
-    The facts are those of PLAN_FACTS; the digest is that of the rows, where there are any.
+    `facts` are those of PLAN_FACTS, `recorded` those of them that its format has; the digest is that of the
+    rows or of the record, where there are any.
     """
 
-    def __init__(self, task: demo.Task, rows: Rows, facts: Json) -> None:
-        self.task = task
+    def __init__(self, task: demo.Task, rows: Rows, facts: Json, record: Record | None = None) -> None:
+        self.task, self.record = task, record
         self.rows: Rows = demo.parse_json(demo.canonical_json(rows))  # as a run records them
-        self.facts = {**facts, "source_sha256": demo.digest_json(rows)} if rows else facts
+        digest = demo.digest_bytes(record.data) if record else demo.digest_json(rows)
+        self.recorded: Json = {**facts, **({"source_sha256": digest} if rows or record else {})}
+        self.facts: Json = {**_FORMAT_1, **self.recorded}
+        self.steps = COURSES[self.facts["course"]].steps
+        self.sides = list_sides(self.facts)
 
 
 class Work(NamedTuple):
@@ -312,50 +473,65 @@ class Work(NamedTuple):
     rows: Rows | None = None
 
 
+def _build_body(plan: Plan, side: Side, session: Json, text: str) -> Json:
+    """Return the body that begins a session of one side's with a user's text."""
+    is_messages = side.api == demo.MESSAGES
+    settings = demo.keep_limit({"max_tokens": plan.facts["max_tokens"]}, side.api)
+    settings.update({"output_config": {"effort": "low"}} if is_messages else {})
+    turn = {"role": "user", "parts": [{"kind": "text", "text": text}]}
+    issuer = {"api": side.api, "model": side.model}
+    body: Json = demo.write_body({"issuer": issuer, "settings": settings, "turns": [turn], **session})
+    if is_messages and "tools" in body:
+        body.update(tool_choice={"type": "auto"}, messages=body.pop("messages"))
+    return body
+
+
 def build_tool_request(plan: Plan) -> Json:
     """Return the body of request 1: the sender may read the source with its only tool."""
-    operation = plan.task.operation
+    task = plan.task
     schema = {"type": "object", "properties": {}, "additionalProperties": False}
-    prompt = f"Call {operation} once, then say that you have its result."
-    tool = {"name": operation, "description": plan.task.tool_description, "input_schema": schema}
-    return {
-        "model": plan.facts["sender"],
-        "max_tokens": plan.facts["max_tokens"],
-        "output_config": {"effort": "low"},
-        "system": plan.task.sender_prompt,
-        "tools": [tool],
-        "tool_choice": {"type": "auto"},
-        "messages": [{"role": "user", "content": prompt}],
-    }
+    tool = {"name": task.operation, "description": task.tool_description, "parameters": schema}
+    session = {"system": task.sender_prompt, "tools": [demo.Node((), tool)]}
+    prompt = f"Call {task.operation} once, then say that you have its result."
+    return _build_body(plan, plan.sides["sender"], session, prompt)
 
 
-def build_tool_result_request(first: Json, message: Json, rows: Rows) -> Json:
+def build_tool_result_request(first: Json, reply: Json, rows: Rows, api: str = demo.MESSAGES) -> Json:
     """Return the body of request 2: request 1's session, its reply unchanged, the tool's result."""
-    turn = {"role": "assistant", "content": message["content"]}
-    return {**first, "messages": [*first["messages"], turn, build_tool_result(message, rows)]}
+    field = demo.APIS[api].messages
+    return {**first, field: [*first[field], find_message(reply, api), *build_tool_results(reply, rows, api)]}
 
 
-def build_tool_result(message: Json, rows: Rows) -> Json:
-    """Return the message with the result of the call in a message that fits step 1: the rows."""
-    (call_id,) = (block["id"] for block in message["content"] if block["type"] == "tool_use")
+def build_tool_results(reply: Json, rows: Rows, api: str) -> list[Json]:
+    """Return the message with the result of the call in a reply that fits step 1: the rows."""
     content = demo.canonical_json(rows).decode()
-    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call_id, "content": content}]}
+    result = {"kind": "result", "failed": False, "content": content, **find_call(reply, api)}
+    return demo.write_turn(api, {"role": "tool", "parts": [result]})
+
+
+def find_call(reply: Json, api: str) -> Json:
+    """Return the tool and the id, if there is one, of the call in a reply that fits step 1."""
+    turn: Json = demo.read_reply(reply, api) or {"parts": []}
+    (call,) = (part for part in turn["parts"] if part["kind"] == "call")
+    return {name: call[name] for name in ("tool", "call_id") if name in call}
+
+
+def find_message(reply: Json, api: str) -> Json:
+    """Return the message of a whole reply as it is sent back: every known field as it came."""
+    form, (message, *_) = demo.APIS[api], demo.open_reply(reply, api)
+    known = form.pieces.split()
+    return {"role": form.assistant, **{field: message[field] for field in message if field in known}}
+
+
+def find_session_changes(request: Json, first: Json, later: list[Json], api: str) -> Findings:
+    """Return what keeps a request from being a session's first one with these messages behind."""
+    field = demo.APIS[api].messages
+    return demo.list_differences(request, {**first, field: [*first[field], *later]})
 
 
 def encode_json(value: Any) -> bytes:
     """Return the bytes in which requests and records are written: compact ASCII JSON."""
     return demo.render_json(value).encode()
-
-
-def find_session_changes(request: Json, first: Json, content: list[Json], results: Json) -> Findings:
-    """Return what keeps a request from going on with a session.
-
-    The session replay check; the original is the session's first request, the content that answered
-    it, and the message with the tool's result.
-    """
-    turn = {"role": "assistant", "content": content}
-    changes, _ = demo.compare_sessions(request, {**first, "messages": [*first["messages"], turn, results]})
-    return [demo.Finding(f"{label}, {one.path}", one.message) for label in changes for one in changes[label]]
 
 
 def estimate_answer_tokens(plan: Plan) -> int:
@@ -366,13 +542,21 @@ def estimate_answer_tokens(plan: Plan) -> int:
 
 def explain_overlong(plan: Plan) -> str:
     """Return why a reply's token limit cannot hold the right answer, or ""."""
+    if plan.record:  # whose limit is its own
+        return ""
     tokens, limit = estimate_answer_tokens(plan), plan.facts["max_tokens"]
     said = f"{_name_answer(plan)} takes about {tokens:,} tokens, the limit is {limit:,}"
     return said if tokens > limit else ""
 
 
 def check_size(plan: Plan) -> None:
-    """Raise RefusedError where the right answer is larger than any reply that is read."""
+    """Raise RefusedError where more would be stored or come back than is read again."""
+    if plan.record:
+        size = max(len(encode_json(value)) for value in (plan.record.body, plan.record.session))
+        if size > demo.INPUT_LIMIT_BYTES - 2 * REPLY_LIMIT_BYTES:
+            what, why = f"the record takes {size:,} bytes on its way", "no API takes a request of that size"
+            raise demo.RefusedError(what, why, "go on with --fresh, or with a shorter record")
+        return
     reply = encode_json(demo.render_json(plan.task.build_answer(plan.rows)))  # a reply holds it as a string
     sizes = {"bytes": (len(reply), REPLY_LIMIT_BYTES), "items": (count_items(reply), REPLY_LIMIT_ITEMS)}
     for unit, (size, limit) in sizes.items():
@@ -389,22 +573,34 @@ def _name_answer(plan: Plan) -> str:
     return f"{demo.render_count(plan.rows, 'row')}: the answer{words}"
 
 
-def _render_plan_handoff(plan: Plan) -> str:
-    return demo.render_handoff(plan.task, demo.build_checkpoint(plan.task, plan.rows))
+def build_handoff_request(plan: Plan, handoff: str = "") -> Json:
+    """Return the body of request 3: a fresh session of the receiver with the handoff prompt alone."""
+    handoff = handoff or demo.render_handoff(plan.task, demo.build_checkpoint(plan.task, plan.rows))
+    return _build_body(plan, plan.sides["receiver"], {}, handoff)
+
+
+def list_known_bodies(plan: Plan) -> dict[Step, Json]:
+    """Return the bodies that are known before a run: all but that of request 2, which needs a reply."""
+    if plan.record:
+        return {GOING_ON: plan.record.body}
+    tool_request = {TOOL_REQUEST: build_tool_request(plan)} if TOOL_REQUEST in plan.steps else {}
+    return {**tool_request, HANDOFF: build_handoff_request(plan)}
 
 
 def estimate_ceiling(plan: Plan) -> int | None:
-    """Return a planning ceiling of a run's cost in micro-dollars, None where a price is unknown.
+    """Return a planning ceiling of a run's cost in micro-dollars, None where a price or a limit is unknown.
 
     A token is at least one byte of the request, a reply has at most max_tokens, and 1,000 tokens a
     request allow for what the API adds. This is for planning, and is not a guarantee.
     """
     limit = plan.facts["max_tokens"]
-    first = len(encode_json(build_tool_request(plan)))
-    second = first + limit + len(demo.canonical_json(plan.rows))
+    texts = {step: json.dumps(body, ensure_ascii=False) for step, body in list_known_bodies(plan).items()}
+    sizes = {step: len(text.encode("utf-8", "surrogatepass")) for step, text in texts.items()}
+    if TOOL_REQUEST in sizes:
+        sizes[TOOL_RESULT] = sizes[TOOL_REQUEST] + limit + len(demo.canonical_json(plan.rows))
     costs: list[int | None] = []
-    for step, size in zip(STEPS, (first, second, len(_render_plan_handoff(plan).encode()))):
-        price = plan.facts["prices"].get(plan.facts[step.asks])
+    for step, size in sizes.items():
+        price = plan.facts["prices"].get(plan.facts[step.asks]) if limit else None
         costs.append(None if price is None else (size + 1_000) * price[0] + limit * price[1])
     return add_costs(costs)
 
@@ -453,7 +649,7 @@ _USUAL_FACTS = {name: usual for name, usual in Outcome._field_defaults.items() i
 OUTCOME_FACTS = {name: int if usual is None else type(usual) for name, usual in _USUAL_FACTS.items()}
 
 
-def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
+def judge_outcome(outcome: Outcome, api: str = demo.MESSAGES) -> tuple[str, str, Any]:
     """Return (state, why, message): what became of a request, and the whole message if confirmed.
 
     Failed needs evidence that the request had no effect, confirmed a whole message with HTTP 200;
@@ -464,8 +660,8 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
     if not outcome.opened:
         return FAILED, f"nothing was sent: {finding}", None
     # 2. The server refused it, whatever else it said.
-    reply, unfit = _parse_reply(body)
-    words = find_words(reply, b"" if status == 200 else body)  # what a 200 begins with is said anyway
+    reply, unfit = _parse_reply(body, api)
+    words = find_words(reply, b"" if status == 200 else body, api)  # what a 200 begins with is said anyway
     said = f" ({words})" if words else ""
     wait = f"; retry-after: {outcome.retry_after}" if outcome.retry_after else ""
     about = f"HTTP {status}"
@@ -475,7 +671,7 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
         return UNCLEAR, f"{about}: the output was blocked after it was made{said}", None
     if status in _REFUSALS:
         return FAILED, f"{about}: the request was refused{said}{wait}", None
-    if status == 529 and is_api_error(reply) and not finding:
+    if status == 529 and is_api_error(reply, api) and not finding:
         return FAILED, f"{about}: the request was not started{said}{wait}", None
     # 3. A whole message came back.
     if status == 200 and not finding:
@@ -489,20 +685,22 @@ def judge_outcome(outcome: Outcome) -> tuple[str, str, Any]:
     return UNCLEAR, f"{about}: {finding or 'the request may have been processed'}{said}", None
 
 
-def find_words(reply: Any, body: bytes) -> str:
+def find_words(reply: Any, body: bytes, api: str) -> str:
     """Return what an error says, whatever its shape is, else how its body begins."""
     (inner,) = reply if isinstance(reply, list) and len(reply) == 1 else [reply]
     fields = inner if isinstance(inner, dict) else {"message": inner}
     error = fields.get("error")
-    places: list[Any] = [demo.describe_api_error(inner)] if is_api_error(inner) else []
+    places: list[Any] = [demo.describe_api_error(inner)] if is_api_error(inner, api) else []
     places += [error.get("message") if isinstance(error, dict) else error]
     places += [fields.get("message"), fields.get("detail"), body.decode("utf-8", "replace")]
     words = next((words for words in places if isinstance(words, str) and words.strip()), "")
     return demo.show(demo.shorten(words.strip(), 200))
 
 
-def is_api_error(reply: Any) -> bool:
-    """Return whether a parsed reply is an error of the Messages API."""
+def is_api_error(reply: Any, api: str) -> bool:
+    """Return whether a parsed reply is an error of an API; Messages marks and names each of its own."""
+    if api != demo.MESSAGES:
+        return bool(demo.describe_api_error(reply))
     error = reply.get("error") if isinstance(reply, dict) and reply.get("type") == "error" else None
     return isinstance(error, dict) and isinstance(error.get("type"), str)
 
@@ -513,6 +711,8 @@ def find_outcome_cause(outcome: Outcome) -> str:
         return INTERRUPTED
     if "certificate verify failed" in outcome.finding.lower().replace("_", " "):
         return "certificate"
+    if outcome.http_status == 400 and b"API_KEY_INVALID" in (outcome.body or b""):  # Gemini's 401
+        return "key"
     return _CAUSES.get(outcome.http_status or 0, OTHER) if outcome.opened else "network"
 
 
@@ -521,7 +721,7 @@ def count_items(body: bytes) -> int:
     return sum(map(body.count, (b"{", b"[", b",")))
 
 
-def _parse_reply(body: bytes) -> tuple[Any, str]:
+def _parse_reply(body: bytes, api: str) -> tuple[Any, str]:
     """Return a reply's value, and why it is not a whole message ("" if it is one)."""
     if count_items(body) > REPLY_LIMIT_ITEMS:
         return None, f"more than {REPLY_LIMIT_ITEMS:,} items, which no model's answer has"
@@ -529,7 +729,7 @@ def _parse_reply(body: bytes) -> tuple[Any, str]:
         reply = demo.parse_json(body, demo.REPLY_DEPTH_LIMIT)
     except demo.InputError as error:
         return None, _explain_json_error(error, body)
-    findings = demo.find_reply_findings(reply, demo.MESSAGES)
+    findings = demo.find_reply_findings(reply, api)
     return reply, str(findings[0]) if findings else ""
 
 
@@ -541,11 +741,14 @@ def _explain_json_error(error: demo.InputError, text: bytes) -> str:
     return f"not JSON; it begins with {demo.describe(begin)}" if text else "not JSON; it is empty"
 
 
-def find_step_findings(task: demo.Task, step: Step, message: Json, key_removed: bool) -> Findings:
-    """Return why a confirmed message cannot be used in its step."""
-    tool = task.operation if step is TOOL_REQUEST else None
-    findings = demo.find_step_findings(message, tool, demo.MESSAGES)
-    if step is TOOL_REQUEST and key_removed and KEY_MARK in demo.render_json(message["content"]):
+def find_step_findings(
+    task: demo.Task, step: Step, message: Json, key_removed: bool, api: str = demo.MESSAGES
+) -> Findings:
+    """Return why a confirmed message cannot be used in its step; that of a session record is judged later."""
+    if step is GOING_ON:
+        return []
+    findings = demo.find_step_findings(message, task.operation if step is TOOL_REQUEST else None, api)
+    if step is TOOL_REQUEST and key_removed and KEY_MARK in demo.render_json(find_message(message, api)):
         findings.append(demo.Finding("content", "the key was in what must be sent back unchanged"))
     return findings
 
@@ -576,6 +779,12 @@ def is_rehearsal(records: Records) -> bool:
     return bool(records and records[0]["rehearsal"])
 
 
+def find_steps(records: Records) -> tuple[Step, ...]:
+    """Return the requests of a ledger's course; format 1 has one course alone."""
+    facts: Json = {**_FORMAT_1, **(records[0] if records else {})}
+    return COURSES[facts["course"]].steps
+
+
 def find_end(records: Records) -> Json:
     """Return the record that closes a run, empty if there is none."""
     return next((record for record in records[1:] if record["operation_id"] == RUN), {})
@@ -590,19 +799,20 @@ def find_cause(records: Records) -> str:
 # --- The run: one course, for doing it and for inspecting it ------------------
 
 
-def carry_out(evidence: Recorder | Inspector, plan: Plan) -> tuple[int, str]:
-    """Take a run from its first record to its last; return its exit code and its end in words.
+def carry_out(evidence: Recorder | Inspector, plan: Plan) -> tuple[int, str, Findings]:
+    """Take a run from its first record to its last; return its exit code, its end in words, and findings.
 
     The Recorder writes down what happens here; the Inspector takes the very same calls and compares
     them with what was written. EvidenceEnds and EvidenceBroken come from an Inspector only.
     """
-    evidence.record(RUN, PLANNED, **plan.facts)
+    evidence.record(RUN, PLANNED, **plan.recorded)
+    findings: Findings = ()
     try:
-        end = _run_steps(evidence, plan)
+        end = COURSES[plan.facts["course"]].run(evidence, plan)
         evidence.record(RUN, CONFIRMED, cost_usd=render_usd(sum_costs(evidence.records)))
-        return demo.EXIT_DONE, end
+        return demo.EXIT_DONE, end, findings
     except RunEnded as error:  # which is not kept: it would keep every reply in memory
-        code, why, cause = error.exit_code, error.why, error.cause
+        code, why, cause, findings = error.exit_code, error.why, error.cause, error.findings
     except EvidenceError as error:
         code, why, cause = find_early_code(evidence.records), str(error), OTHER
     state, cost = UNCLEAR if code == EXIT_UNCLEAR else FAILED, render_usd(sum_costs(evidence.records))
@@ -611,51 +821,109 @@ def carry_out(evidence: Recorder | Inspector, plan: Plan) -> tuple[int, str]:
     except EvidenceError as error:
         code = find_early_code(evidence.records)
         why = why if why == str(error) else f"{why}; and {error}"
-    return code, why
+    return code, why, findings
 
 
-def _run_steps(evidence: Recorder | Inspector, plan: Plan) -> str:
-    """Send the three requests, and return the acceptance line. Raises RunEnded where a step fails."""
+def _do_task(evidence: Recorder | Inspector, plan: Plan) -> str:
+    """Let the sender read the source, and hand over. As each course it raises RunEnded where a step fails."""
     # 1. The sender calls its tool.
+    api = plan.sides["sender"].api
     first = build_tool_request(plan)
     reply = _ask(evidence, plan, TOOL_REQUEST, first)
     # 2. The application runs it.
-    results = build_tool_result(reply, plan.rows)
-    call_id = results["content"][0]["tool_use_id"]
-    evidence.record(plan.task.operation_id, PLANNED, tool_call_id=call_id)
-    digest = plan.facts["source_sha256"]
-    evidence.record(plan.task.operation_id, CONFIRMED, tool_call_id=call_id, result_sha256=digest)
+    _read_source(evidence, plan, tool_call_id=find_call(reply, api).get("call_id", ""))
     # 3. The same session goes on, or nothing is sent.
-    second = build_tool_result_request(first, reply, plan.rows)
-    changes = find_session_changes(demo.parse_json(encode_json(second)), first, reply["content"], results)
+    second = build_tool_result_request(first, reply, plan.rows, api)
+    sent = demo.parse_json(encode_json(second))
+    later = [find_message(reply, api), *build_tool_results(reply, plan.rows, api)]
+    changes = find_session_changes(sent, first, later, api)
     _end_if(changes, "request 2 does not go on with the session")
     _ask(evidence, plan, TOOL_RESULT, second)
-    # 4. What is handed over comes from the application, not from the session.
+    return _hand_over(evidence, plan)
+
+
+def _do_receiver_part(evidence: Recorder | Inspector, plan: Plan) -> str:
+    """Let the application read the source itself, and hand over."""
+    _read_source(evidence, plan)
+    return _hand_over(evidence, plan)
+
+
+def _read_source(evidence: Recorder | Inspector, plan: Plan, **call: str) -> None:
+    evidence.record(plan.task.operation_id, PLANNED, **call)
+    digest = plan.facts["source_sha256"]
+    evidence.record(plan.task.operation_id, CONFIRMED, **call, result_sha256=digest)
+
+
+def _hand_over(evidence: Recorder | Inspector, plan: Plan) -> str:
+    """Ask the receiver for the answer, and return the acceptance line."""
+    # 1. What is handed over comes from the application, not from a session.
     checkpoint = demo.build_checkpoint(plan.task, plan.rows)
     handoff = demo.render_handoff(plan.task, checkpoint)
-    evidence.write("checkpoint.json", f"{demo.render_json(checkpoint, 2)}\n".encode())
-    evidence.write("handoff.txt", handoff.encode())
-    # 5. A fresh session of the receiver answers, and the validator judges.
-    third = demo.build_receiver_request(handoff, plan.facts["receiver"], plan.facts["max_tokens"])
-    answer, findings = _judge_answer(_ask(evidence, plan, HANDOFF, third), plan)
+    evidence.write(CHECKPOINT, f"{demo.render_json(checkpoint, 2)}\n".encode())
+    evidence.write(PROMPT, handoff.encode())
+    # 2. A fresh session of the receiver answers, and the validator judges.
+    reply = _ask(evidence, plan, HANDOFF, build_handoff_request(plan, handoff))
+    answer, findings = _judge_answer(demo.join_text(reply, plan.sides["receiver"].api), plan)
     _end_if(findings, "the answer was rejected", demo.EXIT_REJECTED)
-    evidence.write("result.json", f"{demo.render_json(answer, 2)}\n".encode())
+    evidence.write(RESULT, f"{demo.render_json(answer, 2)}\n".encode())
     return plan.task.render_acceptance(plan.rows)
 
 
-def _judge_answer(reply: Json, plan: Plan) -> tuple[Any, Findings]:
+def _judge_answer(text: str, plan: Plan) -> tuple[Any, Findings]:
     """Return (answer, findings): what the receiver's reply says, and why it is rejected, if it is."""
     try:
-        answer = demo.parse_json(demo.join_text(reply))
+        answer = demo.parse_json(text)
         return answer, demo.validate_result(answer, plan.task, plan.rows)
     except demo.InputError as error:
-        text = demo.join_text(reply).encode("utf-8", "replace")
-        return None, [demo.Finding("$", _explain_json_error(error, text))]
+        return None, [demo.Finding("$", _explain_json_error(error, text.encode("utf-8", "replace")))]
+
+
+def _go_on(evidence: Recorder | Inspector, plan: Plan) -> str:
+    """Go on with a session record, and return the line that says so."""
+    record = plan.record
+    # 1. The record goes on as it is, or as a checkpoint of its facts.
+    evidence.write(SESSION, record.data if record else b"")
+    if record is None:  # an Inspector has none for a run that ended here
+        raise EvidenceEnds
+    if "fresh" in plan.facts["options"]:
+        checkpoint = demo.build_session_checkpoint(record.session)
+        evidence.write(CHECKPOINT, f"{demo.render_json(checkpoint, 2)}\n".encode())
+        evidence.write(PROMPT, demo.render_session_handoff(checkpoint).encode())
+    # 2. The receiver answers, and its reply is judged in view of the record.
+    reply = _ask(evidence, plan, GOING_ON, record.body)
+    turn, findings = demo.judge_reply(record.session, reply, plan.sides["receiver"].api)
+    if turn is not None:
+        findings += _find_marked_calls(turn, evidence.records[-1])
+        grown = {**record.session, "turns": [*record.session["turns"], turn]}
+        evidence.write(REPLY, f"{demo.render_json(grown)}\n".encode())
+    _end_if(findings, "the reply is unfit", demo.EXIT_REJECTED)
+    return "accepted: a whole reply that repeats no operation"
+
+
+def _find_marked_calls(turn: Json, record: Json) -> Findings:
+    """Return the calls of a reply that held a key, by its record: they are not what the model asks for."""
+    calls = [part for part in turn["parts"] if part["kind"] == "call" and record.get("key_removed")]
+    marked = [call for call in calls if KEY_MARK in demo.render_json(call)]
+    return [demo.Finding(demo.render_path(call.at), "the key was in this call") for call in marked]
+
+
+class Course(NamedTuple):
+    """A kind of run: its requests, and what sends them and returns the line of acceptance."""
+
+    steps: tuple[Step, ...]
+    run: Callable[[Recorder | Inspector, Plan], str]
+
+
+COURSES = {
+    "task": Course(STEPS, _do_task),
+    "receiver-only": Course((HANDOFF,), _do_receiver_part),
+    "session": Course((GOING_ON,), _go_on),
+}
 
 
 def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> Json:
     """Send one request and return its message; each thing is durable before the next is done."""
-    data, operation_id = encode_json(body), step.operation_id
+    data, operation_id, api = encode_json(body), step.operation_id, plan.sides[step.asks].api
     evidence.write(step.request_file, data)
     evidence.record(operation_id, PLANNED, request_sha256=demo.digest_bytes(data))
     evidence.record(operation_id, IN_FLIGHT)
@@ -667,7 +935,7 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
             names = ("interrupted", "request_id", "request_id_header", "elapsed_milliseconds")
             kept = {name: getattr(outcome, name) for name in names}
             outcome = Outcome(began=True, finding=f"HTTP {outcome.http_status} came, but {error}", **kept)
-    state, why, message = judge_outcome(outcome)
+    state, why, message = judge_outcome(outcome, api)
     if state != CONFIRMED:
         evidence.record(operation_id, state, **outcome.facts, why=why)
         if state == UNCLEAR:
@@ -677,20 +945,22 @@ def _ask(evidence: Recorder | Inspector, plan: Plan, step: Step, body: Json) -> 
         raise RunEnded(code, f"{operation_id}: {why}", cause)
     reply: Json = message
     evidence.record(operation_id, state, **outcome.facts, **list_message_facts(plan, step, reply))
-    findings = find_step_findings(plan.task, step, reply, outcome.key_removed)
-    _end_if(findings, operation_id, cause="tokens" if reply.get("stop_reason") == "max_tokens" else OTHER)
+    findings = find_step_findings(plan.task, step, reply, outcome.key_removed, api)
+    is_cut = demo.open_reply(reply, api)[2] in ("max_tokens", "length", "MAX_TOKENS")
+    _end_if(findings, operation_id, cause="tokens" if is_cut else OTHER)
     return reply
 
 
 def list_message_facts(plan: Plan, step: Step, message: Json) -> Json:
     """Return what the ledger says of a confirmed message: its model, stop reason, usage and cost."""
-    named = [field for field in ("model", "stop_reason") if isinstance(message.get(field), str)]
-    facts: Json = {field: demo.shorten(message[field], 200) for field in named}
+    api = plan.sides[step.asks].api
+    named = {"model": message.get(demo.APIS[api].maker), "stop_reason": demo.open_reply(message, api)[2]}
+    facts: Json = {name: demo.shorten(text, 200) for name, text in named.items() if type(text) is str}
     price = plan.facts["prices"].get(plan.facts[step.asks])
-    cost = 0 if plan.facts["rehearsal"] else compute_cost(price, message)
-    facts.update(usage=parse_usage(message), cost_usd=render_usd(cost))
+    cost = 0 if plan.facts["rehearsal"] else compute_cost(price, message, api)
+    facts.update(usage=parse_usage(message, api), cost_usd=render_usd(cost))
     if cost is None:
-        facts["cost_unknown"] = find_cost_gap(message) if price else "no list price"
+        facts["cost_unknown"] = find_cost_gap(message, api) if price else "no list price"
     return facts
 
 
@@ -698,7 +968,7 @@ def _end_if(findings: Findings, about: str, code: int = EXIT_FAILED, cause: str 
     """Raise RunEnded if there are findings; it names three of them, and says how many more there are."""
     if findings:
         more = f"; and {len(findings) - 3:,} more" if len(findings) > 3 else ""
-        raise RunEnded(code, f"{about}: {'; '.join(map(str, findings[:3]))}{more}", cause)
+        raise RunEnded(code, f"{about}: {'; '.join(map(str, findings[:3]))}{more}", cause, findings)
 
 
 # --- Transport: one request, one connection, one time limit -------------------
@@ -721,24 +991,34 @@ _REQUEST_ID_FIELDS = ("request_id", "requestId")
 
 
 class Key:
-    """The API key, and how it is kept out of everything that is stored or shown."""
+    """A request's API key, and how it and the `others` of its run are kept out of what is stored or shown."""
 
-    def __init__(self, value: str) -> None:
+    def __init__(self, value: str, *others: str) -> None:
         self.value = value
+        self._secrets: list[bytes] = []
+        for key in sorted({value, *others} - {""}, key=len, reverse=True):
+            # In the base64 of a longer text it is read in one of three ways, by how many bytes are before it.
+            self._secrets.append(key.encode())
+            for before in range(3):
+                coded, bits = base64.b64encode(bytes(before) + key.encode()), 8 * before
+                self._secrets.append(coded[-(-bits // 6) : (bits + 8 * len(key)) // 6])
 
     def remove_from(self, data: bytes) -> bytes:
-        """Return the bytes with KEY_MARK in place of the key, plain or JSON-escaped."""
-        if b"\\" not in data and self.value.encode() not in data:  # no escape begins without a backslash
-            return data  # which saves milliseconds of compiling
+        """Return the bytes with KEY_MARK in place of each key, plain, in base64 or JSON-escaped."""
+        may_be_there = b"\\" in data or any(secret in data for secret in self._secrets)
+        if not self._secrets or not may_be_there:
+            return data  # no escape begins without a backslash; this saves milliseconds of compiling
         # In JSON any character may be written as an escape, and JSON may hold JSON, escaped once more.
-        pattern = ""
-        for character in self.value:
-            escaped = f"u00(?i:{ord(character):02x}){'|/' if character == '/' else ''}"
-            pattern += rf"(?:{re.escape(character)}|\\{{1,8}}(?:{escaped}))"
-        return re.sub(pattern.encode(), KEY_MARK.encode(), data)
+        patterns = []
+        for secret in self._secrets:
+            patterns.append("")
+            for character in secret.decode():
+                escaped = f"u00(?i:{ord(character):02x}){'|/' if character == '/' else ''}"
+                patterns[-1] += rf"(?:{re.escape(character)}|\\{{1,8}}(?:{escaped}))"
+        return re.sub("|".join(patterns).encode(), KEY_MARK.encode(), data)
 
     def remove_from_text(self, text: str) -> str:
-        """Return the text with KEY_MARK in place of the key."""
+        """Return the text with KEY_MARK in place of each key."""
         return self.remove_from(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
 
@@ -747,8 +1027,11 @@ def is_key(value: str) -> bool:
     return bool(re.fullmatch(r"""[!#-&(-\[\]-~]{16,}""", value))
 
 
-def read_key(variable: str) -> Key:
-    """Return the key that an environment variable holds. Raises RefusedError, which never shows it."""
+def read_key(variable: str, side: str = "") -> Key:
+    """Return the key that an environment variable holds. Raises RefusedError, which never shows it.
+
+    `side` is as for check_pair.
+    """
     value = os.environ.get(variable, "")
     if is_key(value):
         return Key(value)
@@ -757,7 +1040,7 @@ def read_key(variable: str) -> Key:
         what = f"the key in {variable} cannot be used"
         why = "a key is 16 or more printable ASCII characters without spaces, quotes and backslashes"
     next_step = f"set it with: export {variable}='<its key>', or name another variable and its endpoint"
-    raise demo.RefusedError(what, why, f"{next_step} with --key-env and --endpoint")
+    raise demo.RefusedError(what, why, f"{next_step} with --{side}key-env and --{side}endpoint")
 
 
 def check_endpoint(url: str) -> None:
@@ -775,11 +1058,15 @@ def check_endpoint(url: str) -> None:
         raise demo.RefusedError(what, why, "name an https URL, or http on 127.0.0.1 or localhost")
 
 
-def check_pair(given: set[str], endpoint: str) -> None:
-    """Raise RefusedError where a key would go to an endpoint that it was not named for."""
+def check_pair(given: set[str], endpoint: str, side: str = "") -> None:
+    """Raise RefusedError where a key would go to an endpoint that it was not named for.
+
+    `side` begins the names of the options: "receiver-" for those of the receiver alone.
+    """
     is_local = re.match(rf"https?://({_LOOPBACK})(?![^:/?])", endpoint.lower())
-    for name, other in (("--key-env", "--endpoint"), ("--endpoint", "--key-env")):
-        if name in given and other not in given and not (is_local and name == "--endpoint"):
+    names = f"--{side}key-env", f"--{side}endpoint"
+    for name, other in (names, names[::-1]):
+        if name in given and other not in given and not (is_local and name == names[1]):
             why = "a key goes only to the endpoint that it was named for"
             raise demo.RefusedError(f"{name} without {other}", why, "name both of them")
 
@@ -996,7 +1283,12 @@ def _receive_bytes(stream: Any, body: bytearray, count: float) -> None:
 
 
 def send_request(
-    url: str, key: Key, data: bytes, timeout_seconds: float, is_interrupted: Watch = lambda _: False
+    url: str,
+    key: Key,
+    data: bytes,
+    timeout_seconds: float,
+    is_interrupted: Watch = lambda _: False,
+    api: str = demo.MESSAGES,
 ) -> Outcome:
     """Send one request, once, and return what came of it within the time limit in seconds.
 
@@ -1004,7 +1296,7 @@ def send_request(
     are verified, redirects are not followed, at most 4 MiB are received, and the key is taken out of what
     came. The outcome says what broke; only bugs and interrupts are raised.
     """
-    attempt, headers = Attempt(), {"x-api-key": key.value, **HEADERS}
+    attempt, headers = Attempt(), build_headers(api, key.value)
     begun, interrupted, late = time.monotonic(), False, False
     try:
         threading.Thread(target=attempt.run, args=(url, headers, data, timeout_seconds), daemon=True).start()
@@ -1021,10 +1313,10 @@ def send_request(
         raise
     if attempt.bug is not None:
         raise attempt.bug
-    return _build_outcome(attempt, key, interrupted, round((time.monotonic() - begun) * 1_000))
+    return _build_outcome(attempt, key, api, interrupted, round((time.monotonic() - begun) * 1_000))
 
 
-def _build_outcome(attempt: Attempt, key: Key, interrupted: bool, elapsed_milliseconds: int) -> Outcome:
+def _build_outcome(attempt: Attempt, key: Key, api: str, interrupted: bool, milliseconds: int) -> Outcome:
     def header(name: str) -> str:
         values = attempt.headers.get_all(name, []) if attempt.headers else []
         return key.remove_from_text(", ".join(values)).strip()
@@ -1040,11 +1332,10 @@ def _build_outcome(attempt: Attempt, key: Key, interrupted: bool, elapsed_millis
         body = text if is_decoded else body
         finding = finding or ("" if is_whole else "the reply's gzip encoding is broken, or holds too much")
     kept = key.remove_from(body)
-    reply, unfit = _parse_reply(kept)
+    reply, unfit = _parse_reply(kept, api)
     if not is_decoded and encoding not in ("", "identity") and attempt.http_status == 200 and unfit:
         finding = finding or f"the reply has the encoding {encoding!r}, which was not asked for"
-    blocks = [] if unfit else [block for block in reply["content"] if block["type"] == "text"]
-    joined = "".join(block["text"] for block in blocks if isinstance(block.get("text"), str))
+    joined = "" if unfit else demo.join_text(reply, api)
     if key.remove_from_text(joined) != joined or (not is_decoded and key.remove_from(text) != text):
         kept, finding = KEY_MARK.encode(), finding or "its text held the key in pieces: it is not kept"
     request_id, id_header = _find_request_id(reply, attempt.headers)
@@ -1053,7 +1344,7 @@ def _build_outcome(attempt: Attempt, key: Key, interrupted: bool, elapsed_millis
     facts.update(retry_after=clean(header("retry-after")), finding=clean(finding, 200))
     unread = "" if is_decoded or encoding == "identity" else clean(encoding)
     facts.update(content_encoding="gzip" if is_decoded else "", content_encoding_header=unread)
-    facts.update(key_removed=kept != body, elapsed_milliseconds=elapsed_milliseconds)
+    facts.update(key_removed=kept != body, elapsed_milliseconds=milliseconds)
     has_status = attempt.http_status is not None
     return Outcome(kept if has_status else None, began=attempt.began and not has_status, **facts)
 
@@ -1097,18 +1388,20 @@ def _gunzip(data: bytes) -> tuple[bytes, bool]:
 # --- The evidence folder and its ledger --------------------------------------
 
 _JUDGED = "judged again, from the bytes that the records name"
-# The files of a run, and what it proves that one is, byte for byte, what the run must have written.
+# The files of all courses, and what it proves that one is, byte for byte, what the run must have written.
 FILES = {
+    SESSION: "it is the record that the ledger begins with",
     TOOL_REQUEST.request_file: "built again, it is what this run must have sent",
     TOOL_REQUEST.response_file: _JUDGED,
     TOOL_RESULT.request_file: "built again, it goes on with the session of request 1 and its reply unchanged",
     TOOL_RESULT.response_file: _JUDGED,
     HANDOFF.request_file: "built again, it holds the handoff prompt and nothing of the sender's session",
     HANDOFF.response_file: _JUDGED,
-    "checkpoint.json": "built again from the source, it is the one that the source allows",
-    "handoff.txt": "built again from the checkpoint",
+    CHECKPOINT: "built again from the source, it is the one that the source allows",
+    PROMPT: "built again from the checkpoint",
+    REPLY: "built again, it is the session with the reply as its next turn",
     LEDGER: "each record is the one that this run must have left, and names the digest of the one before",
-    "result.json": "it says what the source gives, whichever model worked it out",
+    RESULT: "it says what the source gives, whichever model worked it out",
     REPORT: "built again, it is the report of this run",
 }
 _RESPONSE_FILES = [step.response_file for step in STEPS]
@@ -1195,7 +1488,7 @@ class Recorder:
         last = self.records[-1]
         if (last["operation_id"], last["state"]) != (step.operation_id, IN_FLIGHT):
             raise RuntimeError("a request would leave that is not recorded as in flight")
-        return self._send(data)
+        return self._send(step, data)
 
     def close(self, plan: Plan) -> list[str]:
         """Write report.html and SHA256SUMS, the last things in the folder, if the run was closed.
@@ -1277,80 +1570,118 @@ def read_evidence(folder: str, name: str) -> bytes | None:
     return data
 
 
-# --- The rehearsal: both models, played on loopback --------------------------
+# --- The rehearsal: both models of any API, played on loopback ----------------
+
+_KINDS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error"}
 
 
 class RehearsalModels:
     """Plays the sender and the receiver, and refuses what the real API refuses.
 
-    It remembers the session that it began, and lets it go on only unchanged.
+    It remembers the session that it began, and lets it go on only unchanged. Without a task it goes on with
+    a session record.
     """
 
-    def __init__(self, key: str, task: demo.Task) -> None:
+    def __init__(self, key: str, task: demo.Task | None) -> None:
         self._key, self._task = key, task
         self._first: Json = {}  # the request that was answered with a tool call
-        self._content: list[Json] = []  # what it was answered with
+        self._message: Json = {}  # what it was answered with
 
-    def answer(self, headers: Mapping[str, str], data: bytes) -> tuple[int, Json]:
+    def answer(self, headers: Mapping[str, str], data: bytes, path: str) -> tuple[int, Json]:
         """Return (HTTP status, reply body) for a request; header names are in lower case."""
-        if headers.get("x-api-key") != self._key:
-            return _refuse(401, "authentication_error", "x-api-key: missing or unknown")
+        api, model = _find_wire(path)
+        if not api:
+            return _refuse(demo.MESSAGES, 404, "there is only POST to the path of an API")
+        needed = build_headers(api, self._key)
+        name = next(iter(needed))
+        if headers.get(name) != needed[name]:
+            return _refuse(api, 401, f"{name}: missing or unknown")
+        del needed["accept-encoding"], needed["user-agent"]
         try:
             request = demo.parse_json(data)
-            finding = self._find_refusal(headers, request)
-            stop_reason, content = ("", []) if finding else self._play(request)
+            model = model or request["model"]
+            session = demo.read_session({**request}, api, model)
+            findings = list(demo.list_differences({name: headers.get(name) for name in needed}, needed))
+            findings += self._find_refusals(api, model, request, session)
+            parts = [] if findings else self._play(api, request, session)
         except (demo.InputError, TypeError, KeyError, AttributeError) as error:  # not JSON, or another shape
-            finding = f"the request is not in the expected form: {error}"
-        if finding:
-            return _refuse(400, "invalid_request_error", finding)
-        reply = {"id": f"msg_{os.urandom(8).hex()}", "type": "message", "role": "assistant"}
-        said = {"content": content, "stop_reason": stop_reason, "stop_sequence": None}
-        usage = {"input_tokens": len(data) // 4, "output_tokens": len(demo.render_json(content)) // 4}
-        return 200, {**reply, "model": request["model"], **said, "usage": usage}
+            return _refuse(api, 400, f"the request is not in the expected form: {error}")
+        if findings:
+            return _refuse(api, 400, str(findings[0]))
+        return 200, self._write_reply(api, model, len(data) // 4, parts)
 
-    def _find_refusal(self, headers: Mapping[str, str], request: Json) -> str:
-        needed = {name: HEADERS[name] for name in ("anthropic-version", "content-type")}
-        findings = demo.list_differences({name: headers.get(name) for name in needed}, needed)
-        model, limit, messages = request["model"], request["max_tokens"], request["messages"]
-        if type(model) is not str or not model or type(limit) is not int or limit < 1:
-            return "model, max_tokens: expected a name and a positive integer"
-        if not messages or messages[0]["role"] != "user":
-            return "messages: expected the user's message first"
-        contents = [message["content"] or [{}] for message in messages]
-        if any(not isinstance(text, str) and not all(block["type"] for block in text) for text in contents):
-            return "messages: expected text, or a list of blocks, in each"
-        if not all(tool["input_schema"] for tool in request.get("tools", [])):
-            return "tools: expected an input_schema in each"
+    def _find_refusals(self, api: str, model: Any, request: Json, session: demo.Node) -> Findings:
+        others = [part["native"] for part in demo.list_parts(session) if part["kind"] == "other"]
+        if api == demo.MESSAGES and any("type" not in block for block in others):
+            return [demo.Finding("messages", "expected a type of each block")]
+        has_limit = api != demo.MESSAGES or demo.find_limit(request)[1]
+        if type(model) is not str or not model or not has_limit:
+            return [demo.Finding("model, max_tokens", "expected a name and a positive integer")]
+        findings = list(demo.find_session_refusals(session))
+        if self._task is None or findings:
+            return findings
+        if session["turns"][0]["role"] != "user":
+            return [demo.Finding(demo.APIS[api].messages, "expected the user's message first")]
         if request.get("tool_choice", {"type": "auto"})["type"] not in ("auto", "none"):
-            return "tool_choice: this model takes auto and none alone"
-        findings += demo.find_refusals(demo.MESSAGES, request)
-        if len(messages) > 1:
-            findings += find_session_changes(request, self._first, self._content, messages[-1])
-        return str(findings[0]) if findings else ""
+            return [demo.Finding("tool_choice", "this model takes auto and none alone")]
+        if len(session["turns"]) == 1:
+            return []
+        results = request[demo.APIS[api].messages][len(self._first[demo.APIS[api].messages]) + 1 :]
+        return find_session_changes(request, self._first, [self._message, *results], api)
 
-    def _play(self, request: Json) -> tuple[str, list[Json]]:
-        """Return (stop reason, content): a tool call, an end, or the answer to a handoff prompt."""
-        if "tools" not in request:
-            return "end_turn", [{"type": "text", "text": _work_out(self._task, request["messages"][0])}]
-        if len(request["messages"]) > 1:
-            return "end_turn", [{"type": "text", "text": "I have the result."}]
-        call_id, tool = f"toolu_{os.urandom(8).hex()}", request["tools"][0]["name"]
-        thinking = {"type": "thinking", "thinking": "", "signature": os.urandom(24).hex()}
-        call = {"type": "tool_use", "id": call_id, "name": tool, "input": {}}
-        self._first, self._content = request, [thinking, call]
-        return "tool_use", self._content
+    def _play(self, api: str, request: Json, session: Json) -> list[Json]:
+        """Return the parts of a reply: a tool call, an end, or the answer to a handoff prompt."""
+        text = "".join(part.get("text", "") for part in session["turns"][-1]["parts"])
+        if self._task is None:
+            return [{"kind": "text", "text": "I go on from here."}]
+        if "tools" not in session:
+            return [{"kind": "text", "text": _work_out(self._task, text)}]
+        if len(session["turns"]) > 1:
+            return [{"kind": "text", "text": "I have the result."}]
+        call: Json = {"kind": "call", "call_id": f"call_{os.urandom(8).hex()}", "arguments": {}}
+        parts = [{"kind": "reasoning", "text": ""}, {**call, "tool": session["tools"][0]["name"]}]
+        if api != demo.CHAT:  # Messages signs its thinking, and Gemini its call
+            parts[api == demo.GEMINI]["credential"] = os.urandom(24).hex()
+        (self._message,) = demo.write_turn(api, {"role": "assistant", "parts": parts})
+        self._first = request
+        return parts
+
+    def _write_reply(self, api: str, model: str, input_tokens: int, parts: list[Json]) -> Json:
+        form, wire = demo.APIS[api], WIRES[api]
+        (message,) = demo.write_turn(api, {"role": "assistant", "parts": parts})
+        is_call = any(part["kind"] == "call" for part in parts)
+        stop = {form.stop: (form.calling if is_call else form.answered).split()[0]}
+        reply: Json = {"type": "message", **message, **stop, "stop_sequence": None}
+        if form.choices:
+            reply = {form.choices: [{"index": 0, form.message: message, **stop}]}
+        usage = {wire.input: input_tokens, wire.output: len(demo.render_json(message)) // 4}
+        return {"id": f"msg_{os.urandom(8).hex()}", form.maker: model, **reply, wire.usage: usage}
 
 
-def _refuse(status: int, kind: str, message: str) -> tuple[int, Json]:
-    """Return (HTTP status, reply body) of a refusal in the API's error shape."""
-    error = {"type": kind, "message": message}
-    return status, {"type": "error", "error": error, "request_id": f"req_{os.urandom(8).hex()}"}
+def _find_wire(path: str) -> tuple[str, str]:
+    """Return the API that has a path, and the model in it; twice "" where there is none."""
+    import urllib.parse
+
+    for api, wire in WIRES.items():
+        if match := re.fullmatch(re.escape(wire.path).replace(r"\{model\}", "([^/]+)"), path):
+            return api, urllib.parse.unquote("".join(match.groups()))
+    return "", ""
 
 
-def _work_out(task: demo.Task, message: Json) -> str:
-    """Return the answer that a model would give to a message with a handoff prompt."""
+def _refuse(api: str, status: int, message: str) -> tuple[int, Json]:
+    """Return (HTTP status, reply body) of a refusal in an API's error shape."""
+    if api == demo.GEMINI:
+        return status, {"error": {"code": status, "message": message, "status": "INVALID_ARGUMENT"}}
+    error = {"error": {"type": _KINDS[status], "message": message}}
+    if api == demo.CHAT:
+        return status, error
+    return status, {"type": "error", **error, "request_id": f"req_{os.urandom(8).hex()}"}
+
+
+def _work_out(task: demo.Task, text: str) -> str:
+    """Return the answer that a model would give to a handoff prompt."""
     try:
-        checkpoint = demo.parse_json(demo.join_text(message).removeprefix(demo.render_instructions(task)))
+        checkpoint = demo.parse_json(text.removeprefix(demo.render_instructions(task)))
         return demo.render_json(task.build_answer(checkpoint["completed"][0]["result"]))
     except (demo.InputError, KeyError, TypeError, IndexError):
         return "I have no checkpoint to go on from."
@@ -1366,7 +1697,7 @@ class RehearsalServer:
         self._server = socketserver.ThreadingTCPServer(("127.0.0.1", 0), _build_handler(models))
         vars(self._server).update(daemon_threads=True, block_on_close=False)
         vars(self._server).update(handle_error=lambda *_: None)  # a stranger's connection broke
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/v1/messages"
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"  # without a path
         # How often, in seconds, it looks whether it is to stop.
         try:
             threading.Thread(target=self._server.serve_forever, args=(0.002,), daemon=True).start()
@@ -1381,10 +1712,8 @@ class RehearsalServer:
 
 
 def _build_handler(models: RehearsalModels) -> Any:
-    """Return a handler for a server of socketserver: it answers POST /v1/messages, all else with 404."""
+    """Return a handler for a server of socketserver: it answers the POSTs of each API, all else with 404."""
     import http.server
-
-    lost = _refuse(404, "not_found_error", "there is only POST /v1/messages")
 
     class Handler(http.server.BaseHTTPRequestHandler):
         timeout = 10  # somebody else may connect, and be silent
@@ -1393,10 +1722,10 @@ def _build_handler(models: RehearsalModels) -> Any:
             length = self.headers.get("content-length", "")
             data = self.rfile.read(int(length)) if re.fullmatch("[0-9]{1,9}", length) else b""
             headers = {name.lower(): text for name, text in self.headers.items()}
-            self._send(*(models.answer(headers, data) if self.path == "/v1/messages" else lost))
+            self._send(*models.answer(headers, data, self.path))
 
         def send_error(self, *_: Any) -> None:
-            self._send(*lost)
+            self._send(*models.answer({}, b"", ""))
 
         def _send(self, status: int, reply: Json) -> None:
             body, self.request_version = encode_json(reply), "HTTP/1.0"  # whatever was asked
@@ -1417,7 +1746,7 @@ def _build_handler(models: RehearsalModels) -> Any:
 
 _MOST_CHARACTERS = 4_096  # of a text in the ledger that only the run could know
 _PRICE = r"\[[0-9]{1,9},[0-9]{1,9}\]"
-_REHEARSAL_URL = r"http://127\.0\.0\.1:[0-9]{1,5}/v1/messages"
+_REHEARSAL_URL = r"http://127\.0\.0\.1:[0-9]{1,5}"
 _NOT_PROVED = "the files agree with each other; that shows neither who made them nor that a model was asked"
 _OWN_ROWS = "it is judged on the rows recorded in it; name the trusted source with --source FILE"
 _BROKEN = (demo.EXIT_REJECTED, "the evidence does not hold", "broken")
@@ -1434,7 +1763,7 @@ class Inspector:
     def __init__(self, folder: str, work: Work) -> None:
         self._folder, self._task, self._work = folder, work.task, work
         self.checks: list[str] = []
-        self.findings: Findings = []
+        self.findings: list[demo.Finding] = []
         self.notes: list[str] = []
         self.exit_code, self.end, self.verdict = _BROKEN
         self.closed = False
@@ -1485,7 +1814,7 @@ class Inspector:
         """
         try:
             self.plan = self._read_plan()
-            code, end = carry_out(self, self.plan)
+            code, end, _ = carry_out(self, self.plan)
             self.closed = True
         except EvidenceEnds:
             code = find_early_code(self.records)
@@ -1505,9 +1834,13 @@ class Inspector:
             raise EvidenceBroken(LEDGER, "it is missing")
         first = self._next_record()
         self._check_format(first)
-        facts = self._take_facts(first, {name: kind for name, (kind, _) in PLAN_FACTS.items()})
-        if missing := ", ".join(name for name in PLAN_FACTS if name not in facts):
+        kinds = {name: kind for name, (kind, _) in PLAN_FACTS.items()}
+        if first.get("format") == 1:
+            kinds = {name: kind for name, kind in kinds.items() if name not in _FORMAT_1}
+        recorded = self._take_facts(first, kinds)
+        if missing := ", ".join(name for name in kinds if name not in recorded):
             raise EvidenceBroken(self._line(), f"observed no {missing}, expected all that a run begins with")
+        facts = {**_FORMAT_1, **recorded}
         self._check_facts(facts)
         if facts["rehearsal"]:
             self.notes.append("this was a rehearsal on loopback: no model answered, and nothing was paid")
@@ -1516,32 +1849,44 @@ class Inspector:
             changed = [model for model in now if then.get(model) != now[model]]
             words = "price of {}: {} in the run's own record, which counts; {} in today's table"
             self.notes += [words.format(model, then.get(model, "none"), now[model]) for model in changed]
+        if facts["course"] == "session" and self._work.rows:
+            what = "the run is one of a session record, which has no source"
+            raise demo.UnreadableError(self._folder, what, "leave --source out")
         if facts["task_sha256"] != self._work.task_sha256:
             what, next_step = "the run's task is the built-in one", "leave --task out"
             if facts["task_sha256"]:
                 what = f"the run's task is a file with the digest {facts['task_sha256']}"
                 next_step = "name that file with --task FILE"
             raise demo.UnreadableError(self._folder, what, next_step)
-        if facts["task"] != self._task.name:
-            raise EvidenceBroken(f"{self._line()} task", demo.describe_pair(facts["task"], self._task.name))
-        return self._build_plan(facts)
+        name = "" if facts["course"] == "session" else self._task.name
+        if facts["task"] != name:
+            raise EvidenceBroken(f"{self._line()} task", demo.describe_pair(facts["task"], name))
+        return self._build_plan(recorded, facts)
 
     def _check_facts(self, facts: Json) -> None:
         """Raise EvidenceBroken where no run begins with these facts."""
-        patterns = {name: pattern for name, (_, pattern) in PLAN_FACTS.items()}
-        if facts["rehearsal"]:
-            patterns["endpoint"] = _REHEARSAL_URL
-        odd = [name for name, pattern in patterns.items() if not re.fullmatch(pattern, str(facts[name]))]
+        odd = [name for name, (_, form) in PLAN_FACTS.items() if not re.fullmatch(form, str(facts[name]))]
+        sides = {} if odd else list_sides(facts)
+        # What the course does not have is empty.
+        has = {name: side in sides for side in ("sender", "receiver") for name in (side, f"{side}_api")}
+        odd += [name for name in has if sides and bool(facts[name]) != has[name]]
+        odd += ["receiver_endpoint"] if facts["receiver_endpoint"] and len(sides) == 1 else []
+        of_session = ("options", "session_api", "session_issuer")
+        odd += [name for name in of_session if facts[name] and facts["course"] != "session"]
         prices, asked = facts["prices"], {facts["sender"], facts["receiver"]}
         are_pairs = all(re.fullmatch(_PRICE, demo.render_json(price)) for price in prices.values())
         odd += [] if are_pairs and prices.keys() <= asked else ["prices"]
+        odd += [] if facts["max_tokens"] or facts["course"] == "session" else ["max_tokens"]
+        for api, _, url in () if odd else sides.values():
+            way = _REHEARSAL_URL + re.escape(WIRES[api].path).replace(r"\{model\}", "[^/]+")
+            odd += ["endpoint"] if facts["rehearsal"] and not re.fullmatch(way, url) else []
+            try:
+                check_endpoint(url)
+            except demo.RefusedError as error:
+                raise EvidenceBroken(self._line(), error.what) from error
         if odd:
             observed = f"observed {demo.describe(facts[odd[0]])} as {odd[0]}"
             raise EvidenceBroken(self._line(), f"{observed}, which no run has")
-        try:
-            check_endpoint(facts["endpoint"])
-        except demo.RefusedError as error:
-            raise EvidenceBroken(self._line(), error.what) from error
 
     def _check_format(self, first: Json) -> None:
         """Raise UnreadableError where a whole first record is that of a version which is not known here."""
@@ -1559,28 +1904,48 @@ class Inspector:
             fault = f"version {version} wrote it in format {number}, this version reads up to {FORMAT}"
             raise demo.UnreadableError(self._folder, fault, f"read it with version {version} or a later one")
 
-    def _build_plan(self, facts: Json) -> Plan:
-        """Return the plan with the trusted rows, else with the task's own, else with the recorded ones."""
+    def _build_plan(self, recorded: Json, facts: Json) -> Plan:
+        """Return the plan with the session record, or with rows: trusted, the task's own, or recorded."""
+        if facts["course"] == "session":
+            record = self._read_record(facts)
+            if record and record.max_tokens != facts["max_tokens"]:
+                raise EvidenceBroken(f"{self._line()} max_tokens", "it is not the limit of the record")
+            return Plan(self._task, [], recorded, record)
         is_own = facts["source_sha256"] == demo.digest_json(self._task.source)
         if rows := self._work.rows or (self._task.source if is_own else []):
-            return Plan(self._task, rows, facts)
-        plan = Plan(self._task, self._parse_recorded_rows(), facts)
+            return Plan(self._task, rows, recorded)
+        name = TOOL_RESULT.request_file if TOOL_RESULT in COURSES[facts["course"]].steps else CHECKPOINT
+        plan = Plan(self._task, self._parse_recorded_rows(name, facts["sender_api"]), recorded)
         if not plan.rows:
             self.notes.append("no source is recorded in it; name the trusted one with --source FILE")
         if plan.facts != facts:
-            message = "its source is not the one that the ledger begins with"
-            raise EvidenceBroken(TOOL_RESULT.request_file, message)
+            raise EvidenceBroken(name, "its source is not the one that the ledger begins with")
         return plan
 
-    def _parse_recorded_rows(self) -> Rows:
-        """Return the rows that the sender was given; none if the run ended before."""
+    def _read_record(self, facts: Json) -> Record | None:
+        """Return the session record; None if the run ended before it was written."""
+        data = self.files[SESSION]
+        if data is None:
+            return None
+        if demo.digest_bytes(data) != facts["source_sha256"]:
+            raise EvidenceBroken(SESSION, "its digest is not the one that the ledger begins with")
         try:
-            request = demo.parse_json(self.files[TOOL_RESULT.request_file] or b"")
-            content = request["messages"][-1]["content"][0]["content"]
-            rows = demo.parse_json(content) if isinstance(content, str) else []
+            return read_record(data, facts)
+        except (demo.InputError, demo.HandoffError, demo.SessionError) as error:
+            raise EvidenceBroken(SESSION, f"it cannot go where it went: {error}") from error
+
+    def _parse_recorded_rows(self, name: str, api: str) -> Rows:
+        """Return the rows of the sender's result, or of the checkpoint; none if the run ended before."""
+        try:
+            value = demo.parse_json(self.files[name] or b"")
+            if name == CHECKPOINT:
+                rows = value["completed"][0]["result"]
+            else:
+                result = demo.read_session(value, api)["turns"][-1]["parts"][0]["content"]
+                rows = demo.parse_json(result) if isinstance(result, str) else []
             demo.check_task(self._task, rows)
             return list(rows)
-        except (demo.InputError, demo.TaskError, KeyError, IndexError, TypeError):
+        except (demo.InputError, demo.TaskError, KeyError, IndexError, TypeError, AttributeError):
             return []  # what is wrong with it is found later
 
     def write(self, name: str, data: bytes) -> None:
@@ -1656,8 +2021,8 @@ class Inspector:
             self._add(self._line(), "it comes after the run's last record")
         if self.findings:
             return  # which may be why the course did not reach the rest
-        requests = list_requests(self.records).values()
-        states = {step.response_file: facts["state"] for step, facts in zip(STEPS, requests)}
+        steps, requests = find_steps(self.records), list_requests(self.records).values()
+        states = {step.response_file: facts["state"] for step, facts in zip(steps, requests)}
         for name, data in self.files.items():
             if data is None or name in self._due or (name == SUMS and self.closed):
                 continue
@@ -1706,7 +2071,7 @@ class Inspector:
         """Return the facts of a record that only the run could know, each of its kind."""
         facts = {name: record[name] for name in kinds if name in record}
         for name, fact in facts.items():
-            is_long = isinstance(fact, (str, dict))
+            is_long = isinstance(fact, (str, dict, list))
             size, most = (len(fact), _MOST_CHARACTERS) if is_long else (fact, _MOST_COUNT)
             if type(fact) is not kinds[name] or not 0 <= size <= most:
                 message = f"observed {demo.describe(fact)}, which no run records"
@@ -1761,14 +2126,14 @@ def inspect_run(folder: str, work: Work) -> Inspector:
 
 
 def list_requests(records: Records, holds: bool = True) -> dict[str, Json]:
-    """Return what records say about each of the three requests: {operation: {name: fact, or None}}.
+    """Return what records say about each request: {operation: {name: fact, or None}}.
 
     The names are for a person to read; `holds` is whether a request without a record was not planned.
     """
     last = {record["operation_id"]: record for record in records}
     sent = {record["operation_id"]: record["time"] for record in records if record["state"] == IN_FLIGHT}
     requests = {}
-    for step in STEPS:
+    for step in find_steps(records):
         record = last.get(step.operation_id, {"state": "not planned" if holds else "unknown"})
         usage, elapsed = record.get("usage"), record.get("elapsed_milliseconds")
         tokens = "/".join(str(usage.get(name, "?")) for name in _TOKEN_FIELDS) if usage else "unknown"
@@ -1891,6 +2256,7 @@ def render_report(inspector: Inspector, base: str = "", notes: Sequence[str] = (
         f"<p>{_escape(inspector.end)}</p>\n{limits}{todo}</header>\n<main>\n"
         f"{_render_list('What does not hold', inspector.findings)}{_render_way(inspector)}"
         f"{_render_requests(inspector, base)}{_render_answer(inspector)}"
+        f"{_render_record(inspector)}"
         f"{_render_list('What was checked, and what that proves', inspector.checks)}"
         f"{_render_list('Worth knowing', [*list_warnings(inspector.records), *notes])}"
         f"{_render_ledger(inspector.records)}{_render_files(inspector, base)}</main>\n</body>\n</html>\n"
@@ -1926,18 +2292,23 @@ def _render_facts(facts: Json) -> str:
 
 
 def _render_way(inspector: Inspector) -> str:
-    """Return the way of the task as a picture: six stations, each with its state in words."""
+    """Return the way of the run as a picture: its stations, each with its state in words."""
     states = {record["operation_id"]: record["state"] for record in inspector.records}
-    answered = states.get(HANDOFF.operation_id)
+    steps, answered = find_steps(inspector.records), states.get(HANDOFF.operation_id)
     is_judged = answered == CONFIRMED and inspector.verdict in ("accepted", "rejected")
-    stations = {
-        "The sender calls its tool": states.get(TOOL_REQUEST.operation_id),
-        "The tool answers": inspector.plan and states.get(inspector.plan.task.operation_id),
-        "The sender ends its turn": states.get(TOOL_RESULT.operation_id),
-        "The application's checkpoint": answered and "built",
-        "The receiver answers": answered,
-        "The validator judges": inspector.verdict if is_judged else None,
-    }
+    built, verdict = answered and "built", inspector.verdict if is_judged else None
+    read = inspector.plan and states.get(inspector.plan.task.operation_id)
+    stations = {"The application reads the source": read, "The application's checkpoint": built}
+    if steps == STEPS:
+        stations = {
+            "The sender calls its tool": states.get(TOOL_REQUEST.operation_id),
+            "The tool answers": read,
+        }
+        stations["The sender ends its turn"] = states.get(TOOL_RESULT.operation_id)
+        stations["The application's checkpoint"] = built
+    elif steps == (GOING_ON,):
+        stations = {"The record goes on": built}
+    stations.update({"The receiver answers": answered, "The validator judges": verdict})
     not_reached = "unknown" if inspector.findings else "not reached"
     boxes = (f"<span>{name}: {_mark(state or not_reached)}</span>" for name, state in stations.items())
     items = "".join(f"<li>{box}</li>\n" for box in boxes)
@@ -1947,7 +2318,8 @@ def _render_way(inspector: Inspector) -> str:
 def _render_requests(inspector: Inspector, base: str) -> str:
     """Return a card for each request: what was asked, what came back, what it cost."""
     cards = ""
-    for step, facts in zip(STEPS, list_requests(inspector.records, not inspector.findings).values()):
+    steps, requests = find_steps(inspector.records), list_requests(inspector.records, not inspector.findings)
+    for step, facts in zip(steps, requests.values()):
         state = facts.pop("state")
         names = (step.request_file, step.response_file)
         links = ", ".join(_render_link(base, name) for name in names if inspector.files[name] is not None)
@@ -1959,21 +2331,45 @@ def _render_requests(inspector: Inspector, base: str) -> str:
     return section
 
 
+def _render_record(inspector: Inspector) -> str:
+    """Return what was carried of a session record, what was noted, and what the receiver replied."""
+    record = inspector.plan and inspector.plan.record
+    if not inspector.plan or not record:
+        return ""
+    api, page = inspector.plan.sides["receiver"].api, ""
+    for name, words in record.list_facts().items():
+        page += _render_list(f"The record: {name}", words)
+    reply, unfit = _parse_reply(inspector.files[GOING_ON.response_file] or b"", api)
+    turn = None if unfit else demo.read_reply(reply, api)
+    if turn is not None:
+        calls = [part for part in turn["parts"] if part["kind"] == "call"]
+        calls = [f"{call['tool']} {demo.render_json(call['arguments'])}" for call in calls]
+        page += _render_said(demo.join_text(reply, api)) + _render_list("It calls", calls)
+    return page
+
+
+def _render_said(text: str) -> str:
+    said = "\n".join(map(_escape, demo.shorten(text, 2_000).split("\n")))
+    return f"<p>The receiver said:</p>\n<pre>{said}</pre>\n" if text else ""
+
+
 def _render_answer(inspector: Inspector) -> str:
     """Return the answer beside the right one and the source, row by row, differences first."""
     plan, operations = inspector.plan, {record["operation_id"] for record in inspector.records}
     if plan is None or not plan.rows or plan.task.operation_id not in operations:
         return ""
-    reply, unfit = _parse_reply(inspector.files[HANDOFF.response_file] or b"")
-    is_ended = not unfit and not demo.find_step_findings(reply, None, demo.MESSAGES)
-    text, answer = (demo.join_text(reply), demo.find_answer(reply)[1]) if is_ended else ("", None)
+    api, answer = plan.sides["receiver"].api, None
+    reply, unfit = _parse_reply(inspector.files[HANDOFF.response_file] or b"", api)
+    is_ended = not unfit and not demo.find_step_findings(reply, None, api)
+    text = demo.join_text(reply, api) if is_ended else ""
+    if is_ended:
+        answer, _ = _judge_answer(text, plan)
     rows = demo.list_answer_rows(plan.task, plan.rows, answer)
     rows.sort(key=lambda row: row.state == "agrees")
     agreeing = sum(row.state == "agrees" and bool(row.source) for row in rows)
     page = f"<h2>Source and answer</h2>\n<p>{agreeing:,} of {len(plan.rows):,} rows agree.</p>\n"
-    if text and all(row.delivered is demo.MISSING for row in rows):
-        said = "\n".join(map(_escape, demo.shorten(text, 2_000).split("\n")))
-        page += f"<p>The receiver said:</p>\n<pre>{said}</pre>\n"
+    if all(row.delivered is demo.MISSING for row in rows):
+        page += _render_said(text)
     page += _render_rows("Source and answer", plan.task.row_key, rows[:_MOST_UNFOLDED])
     if folded := rows[_MOST_UNFOLDED:]:
         differing = sum(row.state != "agrees" for row in folded)
@@ -2032,56 +2428,62 @@ def _render_link(base: str, name: str) -> str:
 # --- Command line ------------------------------------------------------------
 
 
-def _do_run(terminal: demo.Terminal, plan: Plan, key: Key, folder: str, announcement: str, kept: bool) -> int:
-    """Do a run, live or rehearsed, in a new folder; show its table, its end, and where it is kept."""
+def _do_run(
+    terminal: demo.Terminal, plan: Plan, folder: str, keys: dict[str, Key], announcement: str, hint: str = ""
+) -> tuple[demo.Report, Records]:
+    """Do a run, live or rehearsed, in a new folder; return how it ended, and its records.
+
+    `keys` are those of the sides; `hint` is the command that inspects the folder, if it is kept.
+    """
 
     def is_interrupted(passed: float) -> bool:
         terminal.progress(f"  waiting, {passed:.0f} s")
         return terminal.interrupted
 
-    def send(data: bytes) -> Outcome:
-        return send_request(plan.facts["endpoint"], key, data, plan.facts["timeout_seconds"], is_interrupted)
+    def send(step: Step, data: bytes) -> Outcome:
+        side, seconds = plan.sides[step.asks], plan.facts["timeout_seconds"]
+        return send_request(side.url, keys[step.asks], data, seconds, is_interrupted, side.api)
 
-    check_transport(plan.facts["endpoint"])
+    for side in plan.sides.values():
+        check_transport(side.url)
     terminal.hold()  # a run ends by its own course alone
     terminal.must_be_heard = False
     umask = os.umask(0o077)
     try:
-        recorder = Recorder(folder, key, send, terminal)
+        recorder = Recorder(folder, next(iter(keys.values())), send, terminal)
         terminal.write_err(announcement)
-        code, end, missing = _run_and_close(recorder, plan)
+        code, end, findings, missing = _run_and_close(recorder, plan)
     except EvidenceError as error:  # not even the ledger could be begun
         raise RunError(EXIT_FAILED, folder, str(error), [], "failed") from error
     finally:
         os.umask(umask)
-    if kept:
+    if hint:
         page = os.path.join(folder, REPORT)
         terminal.write_err(f"evidence: {demo.show(folder)}, to be read: {demo.show(page)}")
-        more = " --task FILE" if plan.facts["task_sha256"] else ""
-        terminal.write_err(f"inspect it: python3 {terminal.name} --inspect {demo.quote(folder)}{more}")
-    report = demo.Report(code, _VERDICTS[code], end, facts={"missing": missing})
-    return _show_run(terminal, folder, report, recorder.records)
+        terminal.write_err(f"inspect it: {hint}")
+    facts = {"missing": missing, **(plan.record.list_facts() if plan.record else {})}
+    return demo.Report(code, _VERDICTS[code], end, findings, facts=facts), recorder.records
 
 
 def _show_run(terminal: demo.Terminal, folder: str, report: demo.Report, records: Records) -> int:
     """Show a run, and return its exit code: its table, what is to be read, its end; or all as one object."""
     code, end, facts = report.exit_code, report.what, report.facts
     end += " (rehearsal: no model answered)" if is_rehearsal(records) else ""
-    warnings = list_warnings(records)
+    warnings, holds = list_warnings(records), report.verdict not in ("broken", "incomplete")
     if terminal.as_json:
         why, next_step = explain_end(report.verdict, records)
         known: Json = {"why": why, "next": next_step, "folder": folder, "rehearsal": is_rehearsal(records)}
-        states = {name: asked["state"] for name, asked in list_requests(records, not report.findings).items()}
+        states = {name: asked["state"] for name, asked in list_requests(records, holds).items()}
         known.update(requests=states, cost_usd=find_end(records).get("cost_usd", "unknown"), **facts)
         report.what, report.notes, report.facts = end, [*warnings, *report.notes], known
         return terminal.say(report)
-    terminal.write_out(render_table(records, not report.findings))
+    terminal.write_out(render_table(records, holds))
     for line in (*(f"ok: {check}" for check in facts.get("checks", ())), *facts.get("limits", ())):
         terminal.write_out(line)
     missing = [f"missing: {fault}" for fault in facts.get("missing", ())]
     for line in (*warnings, *missing, *(f"note: {note}" for note in report.notes)):
         terminal.write_err(line, "yellow")
-    for finding in report.findings:
+    for finding in () if holds else report.findings:  # what an answer is rejected for is said in its end
         terminal.write_err(str(finding), "red")
     if code != demo.EXIT_DONE:
         raise RunError(code, folder, end, records, report.verdict)
@@ -2089,53 +2491,99 @@ def _show_run(terminal: demo.Terminal, folder: str, report: demo.Report, records
     return code
 
 
-def _run_and_close(recorder: Recorder, plan: Plan) -> tuple[int, str, list[str]]:
-    """Return (exit code, end, what is missing) of a run, its evidence closed as far as that is possible."""
+def _run_and_close(recorder: Recorder, plan: Plan) -> tuple[int, str, Findings, list[str]]:
+    """Return (exit code, end, findings, what is missing) of a run, its evidence closed as far as possible."""
     try:
-        code, end = carry_out(recorder, plan)
+        code, end, findings = carry_out(recorder, plan)
     except (KeyboardInterrupt, MemoryError) as error:  # from a caller's own handler, or no memory
         code = find_early_code(recorder.records)
         if isinstance(error, KeyboardInterrupt) and code == EXIT_FAILED:
             raise
         in_flight = "a request" if code == EXIT_UNCLEAR else "nothing"
-        return code, f"ended by {type(error).__name__} with {in_flight} in flight", []
-    return code, end, recorder.close(plan)
+        return code, f"ended by {type(error).__name__} with {in_flight} in flight", (), []
+    return code, end, findings, recorder.close(plan)
+
+
+def _check_endpoints(given: set[str], facts: Json) -> None:
+    """Raise RefusedError where an endpoint may not be used, or where a side has none of its own."""
+    import urllib.parse
+
+    sides = list_sides(facts)
+    for side, (api, model, url) in sides.items():
+        check_endpoint(url)
+        has_own = side == "receiver" and "--receiver-endpoint" in given
+        needed = (f"--{side}", "--receiver-endpoint" if has_own else "--endpoint")
+        missing = [option for option in needed if option not in given]
+        if api != demo.MESSAGES and missing:
+            what = f"the {side}'s API is {api}, without {missing[0]}"
+            why = "the defaults are a model and an endpoint of Messages"
+            raise demo.RefusedError(what, why, f"name {' and '.join(needed)}")
+        words = map(urllib.parse.unquote, re.split("[/:?&=]", url))
+        if set("{}") & set(url) or (api == demo.GEMINI and model not in words):
+            what = f"the {side}'s endpoint does not name its model"
+            why = "Gemini's model is in its URL, and {model} is all that is filled in"
+            raise demo.RefusedError(what, why, "put {model} there")
+    if len({side.api for side in sides.values()}) > 1 and not facts["receiver_endpoint"]:
+        what, why = "two APIs have one endpoint", "each API has an endpoint of its own"
+        raise demo.RefusedError(what, why, "name --receiver-endpoint and --receiver-key-env")
 
 
 def _run_live(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
     """Do a run: up to three paid requests."""
-    check_endpoint(options.endpoint)
+    facts, folder = _build_facts(options, work), options.out or "handoff-run"
+    _check_endpoints(options.given, facts)
     check_pair(options.given, options.endpoint)
-    key, folder = read_key(options.key_env), options.out or "handoff-run"
-    plan = _build_plan(terminal, options, work, options.endpoint)
-    ceiling = estimate_ceiling(plan)
+    check_pair(options.given, options.receiver_endpoint or "", "receiver-")
+    names = dict.fromkeys(list_sides(facts), options.key_env)
+    own = {"receiver": "receiver-"} if options.receiver_endpoint else {}
+    if own:
+        names["receiver"] = options.receiver_key_env
+    values = {side: read_key(name, own.get(side, "")).value for side, name in names.items()}
+    keys = {side: Key(value, *values.values()) for side, value in values.items()}
+    plan = _build_plan(terminal, options, work, facts)
     if overlong := explain_overlong(plan):
         why = "an answer that is cut off is paid and worth nothing; a token is counted as 1.5 bytes"
         raise demo.RefusedError(overlong, why, "raise --max-tokens if the model allows, or hand over less")
-    planned = f"at most {render_usd(ceiling)} dollars: an estimate for planning, not a guarantee"
-    cost = "unknown: a model has no list price here" if ceiling is None else planned
-    announcement = (
-        "up to three paid requests, none of them ever repeated:\n"
-        f"  endpoint  {options.endpoint}\n"
-        f"  key       from {options.key_env}\n"
-        f"  sender    {options.sender} (two requests)\n"
-        f"  receiver  {options.receiver} (one request)\n"
-        f"  folder    {demo.show(folder)}\n"
-        f"  cost      {cost}"
-    )
-    return _do_run(terminal, plan, key, folder, announcement, kept=True)
+    ceiling = estimate_ceiling(plan)
+    cost = f"at most {render_usd(ceiling)} dollars: an estimate for planning, not a guarantee"
+    if ceiling is None:
+        cost = "unknown: a model has no list price here, or the record no token limit"
+    counts = {"sender": "two requests", "receiver": "one request"}
+    count = "one paid request" if len(plan.steps) == 1 else "up to three paid requests"
+    lines = [f"{count}, never repeated:"]
+    for side, (_, model, url) in plan.sides.items():
+        lines.append(f"  {side:9} {model}, {counts[side]} to {url}, key from {names[side]}")
+    lines += [f"  folder    {demo.show(folder)}", *_list_carried(plan), f"  cost      {cost}"]
+    hint = _build_hint(terminal, options, folder)
+    return _show_run(terminal, folder, *_do_run(terminal, plan, folder, keys, "\n".join(lines), hint))
+
+
+def _list_carried(plan: Plan) -> list[str]:
+    """Return the lines that say what goes of a session record: operations, unclear ones, what is noted."""
+    lines = []
+    for name, words in plan.record.list_facts().items() if plan.record else ():
+        if name != "noted":
+            count = demo.render_count(words, "operation")
+            words = [f"{count}: {', '.join(words)}" if words else count]
+        lines += [f"  {name:9} {demo.shorten(demo.show(word), 1_000)}" for word in words]
+    return lines
+
+
+def _build_hint(terminal: demo.Terminal, options: Namespace, folder: str) -> str:
+    """Return the command that inspects a run's folder."""
+    named = {"--inspect": folder, "--task": options.task, "--source": options.source}
+    words = [f"{name} {demo.quote(path)}" for name, path in named.items() if path]
+    return f"python3 {terminal.name} {' '.join(words)}"
 
 
 def _redact_keys(terminal: demo.Terminal, arguments: list[str]) -> None:
     """Keep the keys in all variables that an argument may name out of every message from now on."""
     names = {KEY_ENVIRONMENT, *(argument.rpartition("=")[2] for argument in arguments)}
     values = [os.environ.get(name, "") for name in names if name.isidentifier()]
-    keys = [Key(value) for value in sorted(values, key=len, reverse=True) if is_key(value)]
+    key = Key("", *filter(is_key, values))
 
     def redact(text: str) -> str:
-        for key in keys:
-            text = key.remove_from_text(text)
-        return demo.remove_passwords(text)
+        return demo.remove_passwords(key.remove_from_text(text))
 
     terminal.redact = redact
 
@@ -2147,28 +2595,41 @@ def _refuse_key_in(terminal: demo.Terminal, words: str) -> None:
         raise demo.RefusedError("this key cannot be used", why, "leave it out of them")
 
 
-def _run_rehearsal(terminal: demo.Terminal, options: Namespace, work: Work, temporary: str = "") -> int:
-    """Rehearse in the folder that is asked for, or in `temporary`, which is not mentioned."""
+def _rehearse(
+    terminal: demo.Terminal, options: Namespace, work: Work, folder: str, hint: str = ""
+) -> tuple[demo.Report, Records]:
+    """Do a rehearsal in a new folder; return how it ended, and its records."""
     key = Key(os.urandom(8).hex())
     try:
-        server = RehearsalServer(RehearsalModels(key.value, work.task))
+        server = RehearsalServer(RehearsalModels(key.value, None if options.session else work.task))
     except (ImportError, OSError, RuntimeError) as error:  # no module, no socket, or no thread
         why = "a rehearsal goes through HTTP on 127.0.0.1"
         what = f"the rehearsal cannot listen: {demo.explain(error)}"
         raise demo.RefusedError(what, why, _MENDS["loopback"]) from error
     try:
-        plan = _build_plan(terminal, options, work, server.url)
-        announcement = f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid"
+        plan = _build_plan(terminal, options, work, _build_facts(options, work, server.url))
+        lines = [f"rehearsal on {server.url}: nothing leaves this machine, nothing is paid"]
+        lines += _list_carried(plan)
         if overlong := explain_overlong(plan):
-            announcement += f"\n  --live would refuse this: {overlong}"
-        folder = temporary or options.out or "handoff-rehearsal"
-        return _do_run(terminal, plan, key, folder, announcement, kept=not temporary)
+            lines.append(f"  --live would refuse this: {overlong}")
+        keys = dict.fromkeys(plan.sides, key)
+        return _do_run(terminal, plan, folder, keys, "\n".join(lines), hint)
     finally:
         server.close()
 
 
+def _run_rehearsal(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
+    """Rehearse, and keep the folder."""
+    folder = options.out or "handoff-rehearsal"
+    hint = _build_hint(terminal, options, folder)
+    return _show_run(terminal, folder, *_rehearse(terminal, options, work, folder, hint))
+
+
 def _run_checks(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
-    """Check this program, rehearse in a temporary folder, and inspect what that left there."""
+    """Check this program, rehearse all pairs of APIs in a temporary folder, and inspect what that left."""
+    import contextlib
+    import io
+    import itertools
     import tempfile
 
     rows = work.rows or work.task.source
@@ -2178,8 +2639,17 @@ def _run_checks(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
     try:
         with tempfile.TemporaryDirectory() as folder:
             run = os.path.join(folder, "run")
-            _run_rehearsal(terminal, options, work, run)
-            inspector = inspect_run(run, work._replace(rows=rows))
+            _show_run(terminal, run, *_rehearse(terminal, options, work, run))
+            inspectors = [inspect_run(run, work._replace(rows=rows))]
+            for pair in itertools.product(WIRES, WIRES):
+                if pair == (options.sender_api, options.receiver_api):
+                    continue
+                run, other = os.path.join(folder, "-".join(pair)), Namespace(**vars(options))
+                other.sender_api, other.receiver_api, other.sender, other.receiver = *pair, None, None
+                with contextlib.redirect_stderr(io.StringIO()):
+                    _rehearse(terminal, other, work, run)
+                inspectors.append(inspect_run(run, work._replace(rows=rows)))
+                terminal.write_out(f"{' to '.join(pair)}: {inspectors[-1].verdict}")
     except RunError as error:
         again = "do it again with --rehearse, which keeps the folder"
         error.next_step = _MENDS["loopback"] if error.cause == "loopback" else again
@@ -2188,9 +2658,9 @@ def _run_checks(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
         raise demo.UnwritableError("the folder for temporary files", error) from error
     finally:
         terminal.must_be_heard = True
-    held = inspector.end if inspector.exit_code else "every file and record holds"
-    terminal.write_out(f"inspected: {held}")
-    return inspector.exit_code or (demo.EXIT_REJECTED if failed else demo.EXIT_DONE)
+    worst = max(inspectors, key=lambda inspector: inspector.exit_code)
+    terminal.write_out(f"inspected: {worst.end if worst.exit_code else 'every file and record holds'}")
+    return worst.exit_code or (demo.EXIT_REJECTED if failed else demo.EXIT_DONE)
 
 
 def _run_inspection(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
@@ -2205,7 +2675,9 @@ def _run_inspection(terminal: demo.Terminal, options: Namespace, work: Work) -> 
         demo.write_new_files({page: terminal.redact(text).encode()})
         terminal.write_err(f"wrote {demo.show(page)}")
     limits = inspector.list_limits(bool(options.source))
-    facts: Json = {"source": "recorded" if _OWN_ROWS in limits else "trusted", "limits": limits}
+    record = inspector.plan and inspector.plan.record
+    facts: Json = {"source": "recorded" if record or _OWN_ROWS in limits else "trusted", "limits": limits}
+    facts.update(record.list_facts() if record else {})
     facts.update(checks=inspector.checks, records=inspector.records)
     ending = (inspector.exit_code, inspector.verdict, inspector.end)
     report = demo.Report(*ending, inspector.findings, inspector.notes, facts)
@@ -2223,16 +2695,44 @@ def _lead_to(folder: str, page: str) -> str:
     return f"./{urllib.parse.quote(os.fsencode(way))}/"
 
 
-def _build_plan(terminal: demo.Terminal, options: Namespace, work: Work, endpoint: str) -> Plan:
+def _build_facts(options: Namespace, work: Work, server: str = "") -> Json:
+    """Return the facts of a run: live, or with the URL of the rehearsal's server."""
+    course = "session" if options.session else "receiver-only" if options.receiver_only else "task"
+    asked = [step.asks for step in COURSES[course].steps]
+    apis = {side: vars(options)[f"{side}_api"] for side in asked}
+    models = {side: vars(options)[side] or vars(WIRES[api])[side] for side, api in apis.items()}
+    endpoint, elsewhere = options.endpoint, options.receiver_endpoint or ""
+    if server:
+        endpoint, elsewhere = server + WIRES[apis[asked[0]]].path, server + WIRES[apis["receiver"]].path
+    if elsewhere == endpoint or asked == ["receiver"]:
+        endpoint, elsewhere = elsewhere or endpoint, ""
     facts: Json = {"version": demo.VERSION, "format": FORMAT}
-    facts.update(task=work.task.name, task_sha256=work.task_sha256)
-    facts.update(prices=list_prices(options.sender, options.receiver), endpoint=endpoint)
-    facts.update(sender=options.sender, receiver=options.receiver, max_tokens=int(options.max_tokens))
-    facts.update(timeout_seconds=int(options.timeout), rehearsal=not options.live)
-    plan = Plan(work.task, work.rows or work.task.source, facts)
+    facts.update(task="" if options.session else work.task.name, task_sha256=work.task_sha256)
+    facts.update(prices=list_prices(*models.values()), endpoint=endpoint)
+    facts.update(sender=models.get("sender", ""), receiver=models["receiver"])
+    facts.update(max_tokens=int(options.max_tokens), timeout_seconds=int(options.timeout))
+    facts.update(rehearsal=bool(server), course=course, sender_api=apis.get("sender", ""))
+    facts.update(receiver_api=apis["receiver"], receiver_endpoint=elsewhere)
+    chosen = [name for name in ("fresh", "no_reasoning", "unclear", "leave_out") if vars(options)[name]]
+    facts.update(options=chosen, session_api=vars(options)["from"] or "", session_issuer=options.issuer or "")
+    return facts
+
+
+def _build_plan(terminal: demo.Terminal, options: Namespace, work: Work, facts: Json) -> Plan:
+    """Return the plan of a run with these facts. Raises RefusedError, or what read_record raises."""
+    if options.session:
+        try:
+            record = read_record(demo.read_input(options.session), facts)
+        except demo.InputError as error:
+            words = "name a file that holds a session record"
+            raise demo.UnreadableError(options.session, str(error), words) from error
+        facts["max_tokens"] = record.max_tokens
+        plan, stored = Plan(work.task, [], facts, record), record.data.decode("utf-8", "replace")
+    else:
+        plan, stored = Plan(work.task, work.rows or work.task.source, facts), ""
     check_size(plan)
-    # What is sent and stored of the task and its source must not hold a key either.
-    _refuse_key_in(terminal, demo.render_json([build_tool_request(plan), _render_plan_handoff(plan)]))
+    # What is sent and stored must not hold a key either.
+    _refuse_key_in(terminal, stored + demo.render_json([*list_known_bodies(plan).values()]))
     return plan
 
 
@@ -2242,43 +2742,68 @@ _SECONDS = demo.expect("[1-9][0-9]{0,4}", "a whole number from 1 to 99999")
 # A long name without an underscore, or one that begins like a key, may be a key.
 _NAME = "(?!sk_)(?=.{1,15}$|.*_)[A-Za-z_][A-Za-z0-9_]{0,99}"
 _VARIABLE = demo.expect(_NAME, "the name of an environment variable, not its value")
+_MODELS = WIRES[demo.MESSAGES]
+_API_NAME = demo.expect(_API, "messages, chat or gemini")
 # Every option with a value: the word for it, what it must be, help, default.
 _OPTIONS: dict[str, tuple[str, Callable[[str], str], str, str | None]] = {
     "--task": ("FILE", _ANY, "a Python file that defines TASK, if not the demo's", None),
     "--source": ("FILE", _ANY, "the trusted source, if not the task's own", None),
-    "--sender": ("MODEL", demo.MODEL, "the model that begins", SENDER_MODEL),
-    "--receiver": ("MODEL", demo.MODEL, "the model that goes on", demo.RECEIVER_MODEL),
+    "--sender": ("MODEL", demo.MODEL, f"the model that begins (default: {_MODELS.sender})", None),
+    "--receiver": ("MODEL", demo.MODEL, f"the model that goes on (default: {_MODELS.receiver})", None),
+    "--sender-api": ("API", _API_NAME, "the sender's: messages, chat or gemini", demo.MESSAGES),
+    "--receiver-api": ("API", _API_NAME, "the receiver's", demo.MESSAGES),
     "--max-tokens": ("N", demo.COUNT, "the limit of a reply", str(demo.MAX_TOKENS)),
     "--timeout": ("SECONDS", _SECONDS, "the limit of each request", "180"),
     "--out": ("DIR", _ANY, "the run's folder, which must not exist yet", None),
     "--endpoint": ("URL", _ANY, "where requests go", ENDPOINT),
     "--key-env": ("NAME", _VARIABLE, "the variable that holds the key", KEY_ENVIRONMENT),
+    "--receiver-endpoint": ("URL", _ANY, "where the receiver's request goes, if elsewhere", None),
+    "--receiver-key-env": ("NAME", _VARIABLE, "the variable that holds its key", KEY_ENVIRONMENT),
+    "--session": ("FILE", _ANY, "a session record to go on with, in place of a task", None),
+    "--from": ("API", _API_NAME, "whose the record is, where its texts fit two", None),
+    "--issuer": ("MODEL", demo.MODEL, "the model that made the record, where it does not say", None),
     "--html": ("PAGE", _PAGE, "write the report to a new file as well", None),
 }
-_OF_A_RUN = ("--task", "--source", "--sender", "--receiver", "--max-tokens", "--timeout")
+_SWITCHES = {
+    "--receiver-only": "do the receiver's part alone, from the source",
+    "--fresh": "begin a new session, with a checkpoint of the record's facts",
+    "--no-reasoning": "leave the reasoning of other models out",
+    "--unclear": "give open calls a result that says so",
+    "--leave-out": "put a line in the place of media and of what has no place there",
+    "--json": "print one machine-readable object instead",
+}
+_OF_A_TASK = ("--task", "--source", "--sender", "--sender-api", "--max-tokens")
+_OF_A_RUN = (*_OF_A_TASK, "--receiver", "--receiver-api", "--timeout")
+_OF_A_SESSION = ("--from", "--issuer", "--fresh", "--no-reasoning", "--unclear", "--leave-out")
+_OF_A_FOLDER = (*_OF_A_RUN, "--receiver-only", "--session", *_OF_A_SESSION, "--out", "--json")
+_OF_A_WIRE = ("--endpoint", "--key-env", "--receiver-endpoint", "--receiver-key-env")
 # Each mode: what does it, and the options that belong to it.
 _MODES: dict[str, tuple[Callable[[demo.Terminal, Namespace, Work], int], tuple[str, ...]]] = {
     "no mode": (_run_checks, _OF_A_RUN),
-    "--rehearse": (_run_rehearsal, (*_OF_A_RUN, "--out", "--json")),
-    "--live": (_run_live, (*_OF_A_RUN, "--out", "--endpoint", "--key-env", "--json")),
+    "--rehearse": (_run_rehearsal, _OF_A_FOLDER),
+    "--live": (_run_live, (*_OF_A_FOLDER, *_OF_A_WIRE)),
     "--inspect": (_run_inspection, ("--task", "--source", "--html", "--json")),
 }
+# What has no meaning beside an option.
+_MISFITS = {"--session": (*_OF_A_TASK, "--receiver-only"), "--receiver-only": ("--sender", "--sender-api")}
 _EPILOG = """\
 Without a mode the program checks itself and rehearses in a temporary folder.
---out, --sender, --receiver, --max-tokens and --timeout belong to runs,
---endpoint and --key-env to --live, --html to --inspect. A run's folder is
-handoff-run, and a rehearsal's handoff-rehearsal, if not --out DIR.
+Endpoints and keys belong to --live, --html to --inspect; --from to --leave-out
+to --session. A run's folder is handoff-run, and a rehearsal's
+handoff-rehearsal, if not --out DIR. {model} in a URL is filled in.
 
 examples:
   python3 %(prog)s
   python3 %(prog)s --rehearse --out my-rehearsal
   python3 %(prog)s --live --timeout 300
+  python3 %(prog)s --rehearse --session record.json --receiver-api chat
   python3 %(prog)s --inspect handoff-run
 
 exit codes:
   0  accepted                       4    failed, or ended before it closed
-  1  the answer was rejected, or    5    a request is unclear
-     evidence does not hold         70   a bug in this program
+  1  an answer or a record was      5    a request is unclear
+     rejected, or evidence does     70   a bug in this program
+     not hold
   2  usage, or a file that cannot   130  interrupted with nothing in flight
      be read or written
   3  refused, nothing was sent"""
@@ -2297,23 +2822,29 @@ def build_parser(script: str) -> demo.Parser:
     for name, (word, kind, words, default) in _OPTIONS.items():
         shown = f"{words} (default: {default})" if default else words
         parser.add_argument(name, metavar=word, type=kind, default=default, help=shown)
-    parser.add_argument("--json", action="store_true", help="print one machine-readable object instead")
+    for name, words in _SWITCHES.items():
+        parser.add_argument(name, action="store_true", help=words)
     return parser
 
 
 def _run(terminal: demo.Terminal, arguments: list[str], given: set[str]) -> int:
     _redact_keys(terminal, arguments)
     try:
-        known = [*_OPTIONS, *_MODES, "--json", "--help", "--version"]
+        known = [*_OPTIONS, *_MODES, *_SWITCHES, "--help", "--version"]
         options = build_parser(terminal.name).parse(arguments, known)
     except demo.HelpAsked as asked:
         terminal.write_out(str(asked))
         return demo.EXIT_DONE
     mode = next((mode for mode in _MODES if mode in given), "no mode")
     run, belonging = _MODES[mode]
-    for name in (*_OPTIONS, "--json"):
-        if name in given and name not in belonging:
-            raise demo.UsageError(f"{name} does not go with {mode}", terminal.name)
+    apart = {mode: tuple(name for name in (*_OPTIONS, *_SWITCHES) if name not in belonging)}
+    apart.update((name, misfits) for name, misfits in _MISFITS.items() if name in given)
+    if "--session" not in given:
+        apart[f"{mode} without --session"] = _OF_A_SESSION
+    for other, names in apart.items():
+        for name in names:
+            if name in given:
+                raise demo.UsageError(f"{name} does not go with {other}", terminal.name)
     _refuse_key_in(terminal, "\n".join(map(str, vars(options).values())))
     if options.out:  # as it can be given to an option, without a slash at its end
         folder = options.out.rstrip(os.sep) or options.out
@@ -2321,7 +2852,11 @@ def _run(terminal: demo.Terminal, arguments: list[str], given: set[str]) -> int:
     options.given = given
     task, task_sha256 = demo.load_task(options.task) if options.task else (demo.DEMO, "")
     rows = demo.read_source(task, options.source) if options.source else None
-    return run(terminal, options, Work(task, task_sha256, rows))
+    try:
+        return run(terminal, options, Work(task, task_sha256, rows))
+    except demo.SessionError as error:  # before anything is made or sent
+        what = f"rejected: {demo.render_count(error.findings, 'finding')}"
+        return terminal.say(demo.Report(demo.EXIT_REJECTED, "rejected", what, error.findings))
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -17,8 +17,11 @@ import tempfile
 import unittest
 from pathlib import Path
 
+import checkpoint_demo
 from tests.conditions import SENDER_REPLIES, read_version
 from tests.support import (
+    ANSWER,
+    ANSWERED,
     CASES,
     GOOD_RUN,
     KEY,
@@ -33,6 +36,30 @@ from tests.support import (
 RUNS = CASES / "runs"
 SOURCE = "sku,available,target\nA-1,7,10\nA-2,15,12\n"
 OWN_ANSWER = '{"rows":[{"sku":"A-1","shortage":3},{"sku":"A-2","shortage":0}]}'
+CALLS = [{"id": "read_stock_0", "type": "function", "function": {"name": "read_stock", "arguments": "{}"}}]
+CHAT_REPLIES = [
+    {
+        "id": "chatcmpl_invented",
+        "model": "kimi-k3",
+        "choices": [{"index": 0, "message": {"role": "assistant", **said}, "finish_reason": stop}],
+        "usage": {"prompt_tokens": 127, "completion_tokens": 30, "total_tokens": 157},
+    }
+    for said, stop in (
+        ({"content": "", "reasoning_content": "I read the stock.", "tool_calls": CALLS}, "tool_calls"),
+        ({"content": "The stock was read."}, "stop"),
+    )
+]
+GEMINI_REPLY = {
+    "candidates": [
+        {
+            "content": {"role": "model", "parts": [{"text": ANSWER, "thoughtSignature": "c2lnbmVk"}]},
+            "finishReason": "STOP",
+        }
+    ],
+    "usageMetadata": {"promptTokenCount": 300, "candidatesTokenCount": 60, "totalTokenCount": 360},
+    "modelVersion": "gemini-3.5-flash",
+}
+SESSION_REPLY = message([text("The amount is 47.50 EUR.")], model="anthropic/claude-opus-5.5")
 LIMIT = {"type": "error", "error": {"type": "rate_limit_error", "message": "Not now."}}
 
 
@@ -50,6 +77,16 @@ class MakeRuns(unittest.TestCase):
             self.live("unclear", 5, *SENDER_REPLIES, respond(b"<html>Bad gateway</html>", 502))
             own = (*SENDER_REPLIES, respond(message([text(OWN_ANSWER)])))
             self.live("source", 0, *own, options=("--source", source))
+            self.live("receiver-only", 0, respond(ANSWERED), options=("--receiver-only",))
+            session = os.path.join(folder, "session.json")
+            Path(session).write_text(checkpoint_demo.SESSION_TEXT, encoding="utf-8")
+            self.live("session", 0, respond(SESSION_REPLY), options=("--session", session))
+            self.live("session-fresh", 0, respond(SESSION_REPLY), options=("--session", session, "--fresh"))
+            receiver = ScriptedServer(self, respond(GEMINI_REPLY))
+            elsewhere = ("--receiver-endpoint", f"{receiver.url}/{{model}}", "--receiver", "gemini-3.5-flash")
+            chat = ("--sender-api", "chat", "--sender", "kimi-k3", "--receiver-api", "gemini")
+            replies = map(respond, CHAT_REPLIES)
+            self.live("chat-to-gemini", 0, *replies, options=(*chat, *elsewhere))
             self.assertEqual(handoff("--rehearse", "--out", self.name("rehearsed")).code, 0)
             self.kill()
 

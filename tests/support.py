@@ -109,7 +109,7 @@ def build_plan(rows=None, task=checkpoint_demo.DEMO, **facts):
         "task": task.name,
         "task_sha256": "",
         "endpoint": run_handoff.ENDPOINT,
-        "sender": run_handoff.SENDER_MODEL,
+        "sender": run_handoff.WIRES["messages"].sender,
         "receiver": checkpoint_demo.RECEIVER_MODEL,
         "max_tokens": 4_096,
         "timeout_seconds": 180,

@@ -116,8 +116,8 @@ class HelpTest(support.CommandTestCase):
     def test_version_is_the_programs_name_and_its_number(self):
         for arguments in (["--version"], ["--version", "prepare"]):
             with self.subTest(arguments):
-                self.assert_ended(support.checkpoint(*arguments), 0, f"{SCRIPT} 1.0\n")
-        self.assertEqual(checkpoint_demo.VERSION, "1.0")
+                self.assert_ended(support.checkpoint(*arguments), 0, f"{SCRIPT} 1.1\n")
+        self.assertEqual(checkpoint_demo.VERSION, "1.1")
         self.assertEqual(self.names(), [])
 
 

@@ -239,7 +239,7 @@ class RecordedFaultTest(RunTestCase):
         recorder = run_handoff.Recorder(
             self.path("run"),
             run_handoff.Key(KEY),
-            lambda data: run_handoff.Outcome(),
+            lambda step, data: run_handoff.Outcome(),
             mock.Mock(interrupted=False),
         )
         self.addCleanup(os.close, recorder._ledger)

@@ -203,7 +203,7 @@ class MisfitTest(unittest.TestCase):
     def test_stop_reason_absent_fits_no_step(self):
         for step in run_handoff.STEPS:
             with self.subTest(step.operation_id):
-                reply_message = message([tool_call()] if step.stop_reason == "tool_use" else [])
+                reply_message = message([tool_call()] if step is run_handoff.TOOL_REQUEST else [])
                 del reply_message["stop_reason"]
                 findings = run_handoff.find_step_findings(
                     checkpoint_demo.DEMO, step, reply_message, key_removed=False

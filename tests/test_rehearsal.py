@@ -164,7 +164,7 @@ class ModelsTest(unittest.TestCase):
 
     def ask(self, request, **headers):
         data = request if isinstance(request, bytes) else run_handoff.encode_json(request)
-        return self.models.answer({**HEADERS, **headers}, data)
+        return self.models.answer({**HEADERS, **headers}, data, "/v1/messages")
 
     def test_session_goes_through(self):
         status, called = self.ask(self.first)

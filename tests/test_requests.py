@@ -84,8 +84,9 @@ class ResultRequestTest(unittest.TestCase):
             with self.subTest(name):
                 reply = message(content, "tool_use")
                 request = reload(run_handoff.build_tool_result_request(first, reply, ROWS))
-                results = give_result(reply)
-                self.assertEqual(run_handoff.find_session_changes(request, first, content, results), [])
+                turn = {"role": "assistant", "content": content}
+                later = [turn, give_result(reply)]
+                self.assertEqual(run_handoff.find_session_changes(request, first, later, "messages"), [])
 
     def test_request_2_that_was_changed_is_found_out(self):
         def drop_thinking(request):
@@ -116,22 +117,23 @@ class ResultRequestTest(unittest.TestCase):
             request["messages"].append({"role": "user", "content": "And?"})
 
         cases = {
-            drop_thinking: "changed assistant turn",
-            swap_blocks: "changed assistant turn",
-            change_system: "changed prefix: system",
-            change_tool: "changed prefix: tools",
-            change_question: "changed prefix: messages",
-            change_result: "changed tool result",
-            change_id: "unmatched tool result",
-            put_text_first: "unmatched tool result",
-            append: "changed later messages",
+            drop_thinking: "messages[1].content[0]",
+            swap_blocks: "messages[1].content[0]",
+            change_system: "system",
+            change_tool: "tools[0].description",
+            change_question: "messages[0].content",
+            change_result: "messages[2].content[0].content",
+            change_id: "messages[2].content[0].tool_use_id",
+            put_text_first: "messages[2].content[0]",
+            append: "messages[3]",
         }
         first = run_handoff.build_tool_request(build_plan())
         reply = message([THINKING, tool_call()], "tool_use")
-        for change, label in cases.items():
+        for change, place in cases.items():
             with self.subTest(change.__name__):
                 request = copy.deepcopy(run_handoff.build_tool_result_request(first, reply, ROWS))
                 change(request)
-                results = give_result(reply)
-                changes = run_handoff.find_session_changes(reload(request), first, reply["content"], results)
-                self.assertTrue(changes[0].path.startswith(label), changes)
+                turn = {"role": "assistant", "content": reply["content"]}
+                later = [turn, give_result(reply)]
+                changes = run_handoff.find_session_changes(reload(request), first, later, "messages")
+                self.assertTrue(changes[0].path.startswith(place), changes)

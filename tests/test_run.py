@@ -693,10 +693,10 @@ class WriteAheadTest(RunTestCase):
         judged = []
         real = run_handoff.judge_outcome
 
-        def judge(outcome):
+        def judge(outcome, api):
             stored = self.folder / "run" / f"{len(judged) % 3 + 1}-response.json"
             judged.append(stored.read_bytes() == outcome.body)
-            return real(outcome)
+            return real(outcome, api)
 
         with mock.patch.object(run_handoff, "judge_outcome", judge):
             ended = self.live(self.serve(*GOOD_RUN))
@@ -784,7 +784,10 @@ class WriteAheadTest(RunTestCase):
     def test_request_that_is_not_recorded_never_leaves(self):
         sent = []
         recorder = run_handoff.Recorder(
-            self.path("run"), run_handoff.Key(KEY), sent.append, checkpoint_demo.Terminal("test")
+            self.path("run"),
+            run_handoff.Key(KEY),
+            lambda *sending: sent.append(sending),
+            checkpoint_demo.Terminal("test"),
         )
         self.addCleanup(os.close, recorder._ledger)
         recorder.record("run", "planned")
@@ -795,8 +798,8 @@ class WriteAheadTest(RunTestCase):
     def test_second_request_that_does_not_go_on_is_never_sent(self):
         real = run_handoff.build_tool_result_request
 
-        def build(first, reply, rows):
-            request = real(first, reply, rows)
+        def build(first, reply, rows, api):
+            request = real(first, reply, rows, api)
             request["messages"][1] = {"role": "assistant", "content": reply["content"][1:]}
             return request
 
@@ -879,8 +882,8 @@ class InterruptTest(RunTestCase):
 
         real = run_handoff.send_request
 
-        def send(url, key, data, seconds, wait):
-            return real(url, key, data, seconds)  # nobody looks at the interrupt while it waits
+        def send(url, key, data, seconds, wait, api):
+            return real(url, key, data, seconds, api=api)  # nobody looks at the interrupt while it waits
 
         server = self.serve(entry, *GOOD_RUN[1:])
         with mock.patch.object(run_handoff, "send_request", send):

@@ -34,6 +34,9 @@ RUNS = CASES / "runs"
 KINDS = {
     "accepted": (0, "accepted"),
     "rehearsed": (0, "accepted"),
+    "chat-to-gemini": (0, "accepted"),
+    "receiver-only": (0, "accepted"),
+    "session": (0, "accepted"),  # also with --fresh
     "source": (0, "accepted"),  # of a source of one's own, judged on the rows recorded in it
     "rejected": (1, "rejected"),
     "failed": (4, "failed"),
@@ -89,7 +92,8 @@ class ReleasedRunsTest(VersionTestCase):
         return kinds[0]
 
     def test_runs_are_of_every_kind(self):
-        kinds = [kind for kind in KINDS for _, name in self.list_runs().values() if kind in name.split("-")]
+        names = [name for _, name in self.list_runs().values()]
+        kinds = [kind for kind in KINDS for name in names if re.search(f"(^|-){kind}($|-)", name)]
         self.assertEqual(set(kinds), set(KINDS))
 
     def test_runs_are_inspected_as_what_they_are_today(self):
