@@ -826,6 +826,11 @@ def carry_out(evidence: Recorder | Inspector, plan: Plan) -> tuple[int, str, Fin
 
 def _do_task(evidence: Recorder | Inspector, plan: Plan) -> str:
     """Let the sender read the source, and hand over. As each course it raises RunEnded where a step fails."""
+    _ask_sender(evidence, plan)
+    return _hand_over(evidence, plan)  # nothing of the sender's session is kept while the receiver works
+
+
+def _ask_sender(evidence: Recorder | Inspector, plan: Plan) -> None:
     # 1. The sender calls its tool.
     api = plan.sides["sender"].api
     first = build_tool_request(plan)
@@ -834,12 +839,10 @@ def _do_task(evidence: Recorder | Inspector, plan: Plan) -> str:
     _read_source(evidence, plan, tool_call_id=find_call(reply, api).get("call_id", ""))
     # 3. The same session goes on, or nothing is sent.
     second = build_tool_result_request(first, reply, plan.rows, api)
-    sent = demo.parse_json(encode_json(second))
     later = [find_message(reply, api), *build_tool_results(reply, plan.rows, api)]
-    changes = find_session_changes(sent, first, later, api)
+    changes = find_session_changes(demo.parse_json(encode_json(second)), first, later, api)
     _end_if(changes, "request 2 does not go on with the session")
     _ask(evidence, plan, TOOL_RESULT, second)
-    return _hand_over(evidence, plan)
 
 
 def _do_receiver_part(evidence: Recorder | Inspector, plan: Plan) -> str:
