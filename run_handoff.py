@@ -36,7 +36,7 @@ import time
 import types
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import takewhile
+from itertools import product, takewhile
 from typing import Any, NamedTuple
 
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # which -P and -I leave out
@@ -2632,7 +2632,6 @@ def _run_checks(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
     """Check this program, rehearse all pairs of APIs in a temporary folder, and inspect what that left."""
     import contextlib
     import io
-    import itertools
     import tempfile
 
     rows = work.rows or work.task.source
@@ -2644,7 +2643,7 @@ def _run_checks(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
             run = os.path.join(folder, "run")
             _show_run(terminal, run, *_rehearse(terminal, options, work, run))
             inspectors = [inspect_run(run, work._replace(rows=rows))]
-            for pair in itertools.product(WIRES, WIRES):
+            for pair in product(WIRES, WIRES):
                 if pair == (options.sender_api, options.receiver_api):
                     continue
                 run, other = os.path.join(folder, "-".join(pair)), Namespace(**vars(options))
