@@ -405,6 +405,11 @@ class Record(NamedTuple):
         return {**facts, "noted": [str(loss) for loss in self.losses]}
 
 
+# The settings that ask for anything else, and what they may be.
+_ONE_REPLY: Json = {"stream": False, "stream_options": None, "n": 1, "candidateCount": 1}
+_ONE_REPLY.update(modalities=["text"], audio=None)
+
+
 def read_record(data: bytes, facts: Json) -> Record:
     """Return the session record that a file holds, on its way to the receiver that the facts name.
 
@@ -421,9 +426,14 @@ def read_record(data: bytes, facts: Json) -> Record:
     if type(body) is list:  # at home a bare list is the whole record
         body = {demo.APIS[api].messages: body, **demo.keep_limit({}, api)}
         body.update({"model": model} if demo.APIS[api].model else {})
-    for name in ("stream", "stream_options"):
-        if body.pop(name, None):
-            losses.append(demo.Finding(name, "the setting does not go: the reply is asked for as a whole"))
+    fields = [body]
+    if type(body.get("generationConfig")) is dict:
+        body["generationConfig"] = {**body["generationConfig"]}  # which is the session's own
+        fields.append(body["generationConfig"])
+    for settings, name in product(fields, _ONE_REPLY):
+        if settings.get(name) is not None and demo.list_differences(settings[name], _ONE_REPLY[name]):
+            del settings[name]
+            losses.append(demo.Finding(name, "the setting does not go: one whole reply of text is asked for"))
     return Record(data, session, body, losses)
 
 
@@ -446,6 +456,19 @@ def list_sides(facts: Json) -> dict[str, Side]:
         url = (named or facts["endpoint"]).replace("{model}", urllib.parse.quote(model, safe=""))
         sides[side] = Side(api, model, url)
     return sides
+
+
+def find_endpoint_fault(facts: Json) -> str:
+    """Return why the endpoints of a run do not fit its sides, or ""."""
+    import urllib.parse
+
+    sides = list_sides(facts)
+    for side, (api, model, url) in sides.items():
+        words = map(urllib.parse.unquote, re.split("[/:?&=]", url))
+        if set("{}") & set(url) or (api == demo.GEMINI and model not in words):
+            return f"the {side}'s endpoint does not name its model"
+    is_shared = len({side.api for side in sides.values()}) > 1 and not facts["receiver_endpoint"]
+    return "two APIs have one endpoint" if is_shared else ""
 
 
 class Plan:
@@ -699,10 +722,12 @@ def find_words(reply: Any, body: bytes, api: str) -> str:
 
 def is_api_error(reply: Any, api: str) -> bool:
     """Return whether a parsed reply is an error of an API; Messages marks and names each of its own."""
-    if api != demo.MESSAGES:
-        return bool(demo.describe_api_error(reply))
-    error = reply.get("error") if isinstance(reply, dict) and reply.get("type") == "error" else None
-    return isinstance(error, dict) and isinstance(error.get("type"), str)
+    is_wrapped = isinstance(reply, list) and len(reply) == 1 and api != demo.MESSAGES  # as Gemini's at times
+    known = reply[0] if is_wrapped else reply
+    error = known.get("error") if isinstance(known, dict) else None
+    if api != demo.MESSAGES or not isinstance(error, dict):
+        return isinstance(error, dict)
+    return known.get("type") == "error" and isinstance(error.get("type"), str)
 
 
 def find_outcome_cause(outcome: Outcome) -> str:
@@ -1873,7 +1898,9 @@ class Inspector:
         # What the course does not have is empty.
         has = {name: side in sides for side in ("sender", "receiver") for name in (side, f"{side}_api")}
         odd += [name for name in has if sides and bool(facts[name]) != has[name]]
-        odd += ["receiver_endpoint"] if facts["receiver_endpoint"] and len(sides) == 1 else []
+        elsewhere = facts["receiver_endpoint"]
+        is_odd = elsewhere == facts["endpoint"] or (elsewhere and len(sides) == 1)
+        odd += ["receiver_endpoint"] if is_odd else []
         of_session = ("options", "session_api", "session_issuer")
         odd += [name for name in of_session if facts[name] and facts["course"] != "session"]
         prices, asked = facts["prices"], {facts["sender"], facts["receiver"]}
@@ -1890,6 +1917,8 @@ class Inspector:
         if odd:
             observed = f"observed {demo.describe(facts[odd[0]])} as {odd[0]}"
             raise EvidenceBroken(self._line(), f"{observed}, which no run has")
+        if facts["format"] > 1 and (fault := find_endpoint_fault(facts)):
+            raise EvidenceBroken(self._line(), fault)
 
     def _check_format(self, first: Json) -> None:
         """Raise UnreadableError where a whole first record is that of a version which is not known here."""
@@ -2509,10 +2538,7 @@ def _run_and_close(recorder: Recorder, plan: Plan) -> tuple[int, str, Findings, 
 
 def _check_endpoints(given: set[str], facts: Json) -> None:
     """Raise RefusedError where an endpoint may not be used, or where a side has none of its own."""
-    import urllib.parse
-
-    sides = list_sides(facts)
-    for side, (api, model, url) in sides.items():
+    for side, (api, _, url) in list_sides(facts).items():
         check_endpoint(url)
         has_own = side == "receiver" and "--receiver-endpoint" in given
         needed = (f"--{side}", "--receiver-endpoint" if has_own else "--endpoint")
@@ -2521,14 +2547,10 @@ def _check_endpoints(given: set[str], facts: Json) -> None:
             what = f"the {side}'s API is {api}, without {missing[0]}"
             why = "the defaults are a model and an endpoint of Messages"
             raise demo.RefusedError(what, why, f"name {' and '.join(needed)}")
-        words = map(urllib.parse.unquote, re.split("[/:?&=]", url))
-        if set("{}") & set(url) or (api == demo.GEMINI and model not in words):
-            what = f"the {side}'s endpoint does not name its model"
-            why = "Gemini's model is in its URL, and {model} is all that is filled in"
-            raise demo.RefusedError(what, why, "put {model} there")
-    if len({side.api for side in sides.values()}) > 1 and not facts["receiver_endpoint"]:
-        what, why = "two APIs have one endpoint", "each API has an endpoint of its own"
-        raise demo.RefusedError(what, why, "name --receiver-endpoint and --receiver-key-env")
+    if fault := find_endpoint_fault(facts):
+        why = "each API has an endpoint of its own, and Gemini's names the model; {model} alone is filled in"
+        next_step = "put {model} into it, or name --receiver-endpoint and --receiver-key-env"
+        raise demo.RefusedError(fault, why, next_step)
 
 
 def _run_live(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
@@ -2544,6 +2566,9 @@ def _run_live(terminal: demo.Terminal, options: Namespace, work: Work) -> int:
     values = {side: read_key(name, own.get(side, "")).value for side, name in names.items()}
     keys = {side: Key(value, *values.values()) for side, value in values.items()}
     plan = _build_plan(terminal, options, work, facts)
+    # Nor must a record hold it by itself: with its names, or with the digest before the first one.
+    words = [plan.recorded, *OUTCOME_FACTS, *(step.operation_id for step in plan.steps), "0" * 64]
+    _refuse_key_in(terminal, demo.render_json(words))
     if overlong := explain_overlong(plan):
         why = "an answer that is cut off is paid and worth nothing; a token is counted as 1.5 bytes"
         raise demo.RefusedError(overlong, why, "raise --max-tokens if the model allows, or hand over less")

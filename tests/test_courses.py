@@ -187,6 +187,32 @@ class SessionTest(ConditionsTestCase):
         self.assertNotIn("stream", json.loads(self.server.requests[0].body))
         self.assertEqual(self.ledger()[0]["max_tokens"], 50)
 
+    def test_setting_that_asks_for_several_answers_does_not_go(self):
+        reply = {"choices": [{"message": {"role": "assistant", "content": "x"}, "finish_reason": "stop"}]}
+        candidate = {"content": {"role": "model", "parts": [{"text": "x"}]}, "finishReason": "STOP"}
+        asked = [{"role": "user", "content": "Go."}]
+        contents = [{"role": "user", "parts": [{"text": "Go."}]}]
+        config = {"candidateCount": 2, "maxOutputTokens": 9}
+        cases = {
+            "chat": ({"model": "m", "n": 2, "messages": asked}, reply, {"model": "m", "messages": asked}),
+            "gemini": (
+                {"contents": contents, "generationConfig": config},
+                {"candidates": [candidate]},
+                {"contents": contents, "generationConfig": {"maxOutputTokens": 9}},
+            ),
+        }
+        for api, (record, answer, sent) in cases.items():
+            with self.subTest(api):
+                server = self.serve(respond(answer))
+                path = self.put("session.json", json.dumps(record))
+                url = server.url.replace("messages", "{model}")
+                side = ("--receiver-api", api, "--receiver", "m", "--receiver-endpoint", url)
+                ended = handoff("--live", "--session", path, "--from", api, *side, "--out", self.path(api))
+                self.assertEqual(ended.code, 0, ended)
+                self.assertIn("one whole reply of text is asked for", ended.err)
+                self.assertEqual(json.loads(server.requests[0].body), sent)
+                self.assertEqual(self.inspect(api).code, 0)
+
     def test_bare_list_at_home_becomes_a_body(self):
         options = ["--from", "messages", "--issuer", "m", "--receiver", "m"]
         self.go_on(REPLY, record=RECORD["messages"], options=options)
@@ -300,10 +326,12 @@ class FormatTest(ConditionsTestCase):
         self.live(self.serve(REPLY), "--session", session, "--fresh", out="session")
         self.live(self.serve(respond(ANSWERED)), "--receiver-only", out="receiver-only")
         self.live(self.serve(*GOOD_RUN), out="task")
+        shutil.copytree(CASES / "runs" / "1.1-chat-to-gemini", self.path("pair"))
         cases = {
             "session": {"sender": "x", "max_tokens": 7, "options": ["fresh", "fresh"], "sender_api": "chat"},
             "receiver-only": {"sender": "x", "options": ["fresh"], "session_issuer": "x", "max_tokens": 0},
             "task": {"session_api": "chat", "sender": "", "options": ["unclear"]},
+            "pair": {"receiver_endpoint": "", "endpoint": "https://x.invalid/{foo}"},
         }
         cases["session"]["receiver_endpoint"] = cases["receiver-only"]["receiver_endpoint"] = "https://x.y/"
         for run, facts in cases.items():
@@ -314,7 +342,7 @@ class FormatTest(ConditionsTestCase):
                     ended = self.inspect("copy")
                     shutil.rmtree(self.path("copy"))
                     self.assertEqual(ended.code, 1, ended)
-                    self.assertRegex(ended.err, rf"(?m)^ledger\.jsonl line 1\b.*{name}")
+                    self.assertRegex(ended.err, rf"(?m)^ledger\.jsonl line 1\b.*({name}|endpoint)")
 
     def test_plan_without_the_facts_of_format_2_is_one_of_messages(self):
         facts = {"sender": "s", "receiver": "r", "endpoint": "https://x.invalid/"}

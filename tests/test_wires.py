@@ -202,6 +202,13 @@ class KeysTest(RunTestCase):
                     self.assertIn("[key removed]", left)
                     self.assertLess(len(left.replace("[key removed]", "")), 12)
 
+    def test_key_that_every_ledger_holds_is_refused(self):
+        for key in ("0" * 16, "receiver-handoff", "elapsed_milliseconds"):
+            with self.subTest(key):
+                server = self.serve()
+                ended = self.live(server, key=key)
+                self.assertEqual((ended.code, server.connections, self.names()), (3, 0, []), ended)
+
     def test_text_without_a_key_is_kept(self):
         for words in ("", "a\\u0041b", base64.b64encode(b"nothing of it").decode()):
             self.assertEqual(Key(KEY, OTHER_KEY).remove_from_text(words), words)
