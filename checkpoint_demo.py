@@ -2381,6 +2381,8 @@ def _find_bad_calls(session: Node, calls: list[Node]) -> Iterator[Finding]:
             yield Finding(path, f"calls {tool}, which is not a tool of the session")
         if type(call["arguments"]) is not dict:
             yield Finding(path, f"the arguments of {tool} are not a JSON object")
+        elif is_too_deep(call["arguments"], REPLY_DEPTH_LIMIT):
+            yield Finding(path, f"the arguments of {tool} are nested deeper than {REPLY_DEPTH_LIMIT} levels")
         if _identify(call) in done:
             yield Finding(path, f"repeats {show(done[_identify(call)])}")
 

@@ -300,6 +300,7 @@ def find_cost_gap(message: Json, api: str = demo.MESSAGES) -> str:
         else:
             is_right = _NEUTRAL[api].get(name) is not None and _is_neutral(api, name, value)
         odd += [] if is_right else [name]
+    odd += [wire.thinking] if counts.get("thinking_tokens", 0) > counts.get("output_tokens", 0) else []
     if api == demo.CHAT and message.get("service_tier") not in (None, "default", "standard"):
         return "service_tier"
     return f"{wire.usage}.{demo.shorten(demo.show(odd[0]))}" if odd else ""
@@ -310,8 +311,10 @@ def _is_neutral(api: str, name: str, value: Any) -> bool:
     if isinstance(value, (dict, list)):
         fields = value.items() if isinstance(value, dict) else ((name, item) for item in value)
         return all(_is_neutral(api, *field) for field in fields)
-    is_nothing, right = value is None or (type(value) is int and value == 0), _NEUTRAL[api].get(name, ())
-    return is_nothing or right is None or value in right
+    right = _NEUTRAL[api].get(name, ())
+    if value is None or (type(value) is int and value == 0):
+        return True
+    return value in right if right is not None else api == demo.MESSAGES or _is_count(value)
 
 
 def render_usd(micro_usd: int | None) -> str:

@@ -128,6 +128,18 @@ class SessionTest(ConditionsTestCase):
                 self.assertIn("reply.json", self.files(out))
                 self.assertEqual(self.inspect(out).code, 1)
 
+    def test_arguments_that_are_nested_too_deep_are_rejected(self):
+        deep = '{"a":' + "[" * 150 + "]" * 150 + "}"
+        call = {"id": "c", "type": "function", "function": {"name": "read_invoice", "arguments": deep}}
+        said = {"role": "assistant", "content": None, "tool_calls": [call]}
+        server = self.serve(respond({"choices": [{"message": said, "finish_reason": "tool_calls"}]}))
+        path = self.put("session.json", json.dumps(RECORD))
+        side = ("--receiver-api", "chat", "--receiver", "m", "--receiver-endpoint", server.url)
+        ended = handoff("--live", "--session", path, *side, "--out", self.path("run"))
+        self.assertEqual(ended.code, 1, ended)
+        self.assertIn("nested deeper than 100 levels", ended.err)
+        self.assertEqual(self.inspect().code, 1)
+
     def test_call_that_held_the_key_is_rejected(self):
         call = tool_call("toolu_2", "read_invoice", {"invoice": KEY})
         ended = self.go_on(respond(message([call], "tool_use")), code=1)

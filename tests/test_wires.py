@@ -82,6 +82,26 @@ class UsageTest(unittest.TestCase):
             {"input_tokens": 9, "output_tokens": 4, "thinking_tokens": 3},
             "usage.total_tokens",
         ),
+        "chat, more reasoning than output": (
+            "chat",
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 4,
+                "completion_tokens_details": {"reasoning_tokens": 5},
+            },
+            {"input_tokens": 9, "output_tokens": 4, "thinking_tokens": 5},
+            "usage.reasoning_tokens",
+        ),
+        "chat, reasoning that is not a count": (
+            "chat",
+            {
+                "prompt_tokens": 9,
+                "completion_tokens": 4,
+                "completion_tokens_details": {"reasoning_tokens": "x"},
+            },
+            {"input_tokens": 9, "output_tokens": 4},
+            "usage.completion_tokens_details",
+        ),
         "chat, a hit of the cache": (
             "chat",
             {"prompt_tokens": 9, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 8}},
