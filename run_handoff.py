@@ -728,8 +728,10 @@ def is_api_error(reply: Any, api: str) -> bool:
     is_wrapped = isinstance(reply, list) and len(reply) == 1 and api != demo.MESSAGES  # as Gemini's at times
     known = reply[0] if is_wrapped else reply
     error = known.get("error") if isinstance(known, dict) else None
-    if api != demo.MESSAGES or not isinstance(error, dict):
-        return isinstance(error, dict)
+    if not isinstance(error, dict):
+        return False
+    if api != demo.MESSAGES:
+        return isinstance(error.get("message"), str)
     return known.get("type") == "error" and isinstance(error.get("type"), str)
 
 
