@@ -2544,6 +2544,9 @@ def _run_and_close(recorder: Recorder, plan: Plan) -> tuple[int, str, Findings, 
 def _check_endpoints(given: set[str], facts: Json) -> None:
     """Raise RefusedError where an endpoint may not be used, or where a side has none of its own."""
     for side, (api, _, url) in list_sides(facts).items():
+        if re.search("(?i)[?&][a-z_.-]*(key|token)=", url):
+            what, why = f"the {side}'s endpoint holds a key", "an endpoint is stored and shown"
+            raise demo.RefusedError(what, why, "let a variable hold it, which goes into a header")
         check_endpoint(url)
         has_own = side == "receiver" and "--receiver-endpoint" in given
         needed = (f"--{side}", "--receiver-endpoint" if has_own else "--endpoint")

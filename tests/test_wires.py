@@ -265,6 +265,15 @@ class EndpointTest(ConditionsTestCase):
             (*("--receiver-only", "--receiver-api", "gemini", "--receiver", "a"), *GEMINI_AT),
             "does not name its model",
         ),
+        "a key in a query": (
+            (
+                "--endpoint",
+                "https://x.invalid/v1?alt=json&key=AIza-not-to-be-shown",
+                "--key-env",
+                "OTHER_KEY",
+            ),
+            "endpoint holds a key",
+        ),
         "a brace that is left over": (
             ("--endpoint", "https://x.invalid/{Model}", "--key-env", "OTHER_KEY"),
             "does not name its model",
@@ -287,6 +296,7 @@ class EndpointTest(ConditionsTestCase):
                 ended = handoff("--live", "--out", out, *options)
                 self.assertEqual((ended.code, os.path.exists(out)), (3, False), ended)
                 self.assertIn(words, ended.err)
+                self.assertNotIn("not-to-be-shown", ended.out + ended.err)
 
     def test_model_in_an_endpoint_is_filled_in(self):
         facts = {"receiver": "a/b c", "receiver_endpoint": "https://x.invalid/{model}:go"}
