@@ -1904,8 +1904,8 @@ class Inspector:
         has = {name: side in sides for side in ("sender", "receiver") for name in (side, f"{side}_api")}
         odd += [name for name in has if sides and bool(facts[name]) != has[name]]
         elsewhere = facts["receiver_endpoint"]
-        is_odd = elsewhere == facts["endpoint"] or (elsewhere and len(sides) == 1)
-        odd += ["receiver_endpoint"] if is_odd else []
+        is_odd = elsewhere == facts["endpoint"] or len(sides) == 1
+        odd += ["receiver_endpoint"] if elsewhere and is_odd else []
         of_session = ("options", "session_api", "session_issuer")
         odd += [name for name in of_session if facts[name] and facts["course"] != "session"]
         prices, asked = facts["prices"], {facts["sender"], facts["receiver"]}
