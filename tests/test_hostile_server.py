@@ -43,139 +43,35 @@ WHOLE = json.dumps(CALLED).encode()
 SIZE = len(json.dumps(message([])))  # of a message with nothing in it
 LIMIT_SECONDS = 2
 LIMIT_BYTES = 200 * 2**20
-FAILED, UNCLEAR, MISFIT = ("failed", 4), ("unclear", 5), ("confirmed", 4)
 
 
-def then_reset(answer):
-    """Return an entry that sends an answer and resets the connection."""
-
-    def entry(connection, request):
-        connection.sendall(answer)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        connection.close()
-
-    return entry
-
-
-def wait_for_the_answer_then_reset(answer):
-    """The same, but the answer is given time to arrive before the reset may overtake it."""
-
-    def entry(connection, request):
-        connection.sendall(answer)
-        time.sleep(0.3)
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-    return entry
-
-
-# What the server sends: (entry, (state of the request, exit code of the run)).
-QUICK = {
-    "a misfit, the control": (respond(message([text("7")])), MISFIT),
-    "a whole message, then a reset": (wait_for_the_answer_then_reset(respond(message([]))), MISFIT),
-    "a reset at once": (then_reset(b""), UNCLEAR),
-    "a reset in the body": (then_reset(respond(CALLED)[:-9]), UNCLEAR),
-    "nothing": (b"", UNCLEAR),
-    "headers only": (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\r\n", UNCLEAR),
-    "an empty body, announced": (respond(b""), UNCLEAR),
-    "JSON of another shape": (respond({"ok": True}), UNCLEAR),
-    "an error with 200": (respond(api_error("overloaded_error")), UNCLEAR),
-    "a page with 200": (respond(b"<html>Welcome</html>", content_type="text/html"), UNCLEAR),
-    "a list": (respond([]), UNCLEAR),
-    "a string": (respond("message"), UNCLEAR),
-    "a message in a list": (respond([CALLED]), UNCLEAR),
-    "two messages": (respond(WHOLE + b"\n" + WHOLE), UNCLEAR),
-    "UTF-16": (respond(WHOLE.decode().encode("utf-16")), UNCLEAR),
-    "bad UTF-8": (respond(WHOLE.replace(b"toolu", b"tool\xff")), UNCLEAR),
-    "a repeated key": (respond(b'{"role":"assistant",' + WHOLE[1:]), UNCLEAR),
-    "NaN": (respond(WHOLE.replace(b"467", b"NaN")), UNCLEAR),
-    "deep nesting": (respond(b"[" * 5_000 + b"]" * 5_000), UNCLEAR),
-    "a very long number": (respond(WHOLE.replace(b"467", b"9" * 5_000)), UNCLEAR),
-    "an event stream": (respond(b'event: message_start\ndata: {"type":"message_start"}\n\n'), UNCLEAR),
-    "103 and nothing more": (b"HTTP/1.1 103 Early Hints\r\n\r\n", UNCLEAR),
-    "201": (respond(CALLED, 201), UNCLEAR),
-    "204": (respond(b"", 204), UNCLEAR),
-    "206": (respond(CALLED, 206), UNCLEAR),
-    "300": (respond(b"", 300), UNCLEAR),
-    "304": (respond(b"", 304), UNCLEAR),
-    "400": (respond(api_error("invalid_request_error"), 400), FAILED),
-    "400 of another kind": (respond(api_error("api_error"), 400), FAILED),
-    "401": (respond(api_error("authentication_error"), 401), FAILED),
-    "402": (respond(api_error("billing_error"), 402), FAILED),
-    "403 with a page": (respond(b"<html>Access denied</html>", 403), FAILED),
-    "404": (respond(api_error("not_found_error"), 404), FAILED),
-    "408": (respond(api_error("timeout_error"), 408), UNCLEAR),
-    "409": (respond(api_error("conflict_error"), 409), UNCLEAR),
-    "413 of a proxy": (respond(b"<html>413</html>", 413), FAILED),
-    "429": (respond(api_error("rate_limit_error"), 429, retry_after="1"), FAILED),
-    "429 without a body": (b"HTTP/1.1 429 Too Many\r\n\r\n", FAILED),
-    "429 cut short": (respond(api_error("rate_limit_error"), 429)[:-9], FAILED),
-    "451": (respond(b"", 451), UNCLEAR),
-    "500": (respond(api_error("api_error"), 500), UNCLEAR),
-    "500, asking for a retry": (respond(api_error("api_error"), 500, x_should_retry="true"), UNCLEAR),
-    "501": (respond(b"", 501), UNCLEAR),
-    "502 with a page": (respond(b"<html>Bad gateway</html>", 502), UNCLEAR),
-    "503": (respond(b"", 503, retry_after="0"), UNCLEAR),
-    "504": (respond(api_error("timeout_error"), 504), UNCLEAR),
-    "520 of a proxy": (respond(b"error code: 520", 520), UNCLEAR),
-    "529": (respond(api_error("overloaded_error"), 529), FAILED),
-    "529 with a page": (respond(b"<html>busy</html>", 529), UNCLEAR),
-    "999": (respond(CALLED, 999), UNCLEAR),
-    "status 99": (b"HTTP/1.1 99 Odd\r\n\r\n", UNCLEAR),
-    "a status in words": (b"HTTP/1.1 OK\r\n\r\n", UNCLEAR),
-    "garbage before the status line": (b"\x00\xff\x1b[2J\r\n" + respond(CALLED), UNCLEAR),
-    "another protocol": (b"SSH-2.0-OpenSSH_9.2\r\n", UNCLEAR),
-    "HTTP/0.9": (WHOLE, UNCLEAR),
-    "a TLS alert": (b"\x15\x03\x01\x00\x02\x02\x46", UNCLEAR),
-    "100 first": (b"HTTP/1.1 100 Continue\r\n\r\n" + respond(message([])), MISFIT),
-    "two lengths that agree": (respond(message([]), content_length=f"{SIZE}, {SIZE}"), MISFIT),
-    "two lengths that differ": (respond(CALLED, content_length="3, 9"), UNCLEAR),
-    "a length line twice": (
-        respond(CALLED).replace(b"content-length", b"content-length: 1\r\ncontent-length"),
-        UNCLEAR,
-    ),
-    "a length beyond all bounds": (respond(CALLED, content_length="9" * 400), UNCLEAR),
-    "a length that promises more": (respond(CALLED, content_length=len(WHOLE) + 1), UNCLEAR),
-    "no last chunk": (chunked(WHOLE, end=b""), UNCLEAR),
-    "too many headers": (b"HTTP/1.1 200 OK\r\n" + b"x: y\r\n" * 5_000 + b"\r\n", UNCLEAR),
-    "a header without end": (b"HTTP/1.1 200 OK\r\nx: " + b"y" * 200_000, UNCLEAR),
-    "gzip": (respond(gzip.compress(json.dumps(message([])).encode()), content_encoding="gzip"), MISFIT),
-    "gzip, not said": (respond(gzip.compress(WHOLE)), UNCLEAR),
-    "plain, gzip said": (respond(WHOLE, content_encoding="gzip"), UNCLEAR),
-    "gzip cut short": (respond(gzip.compress(WHOLE)[:-3], content_encoding="gzip"), UNCLEAR),
-    "gzip inside gzip": (respond(gzip.compress(gzip.compress(WHOLE)), content_encoding="gzip"), UNCLEAR),
-    "deflate": (respond(zlib.compress(WHOLE), content_encoding="deflate"), UNCLEAR),
-    "brotli said, plain sent": (respond(message([]), content_encoding="br"), MISFIT),
-    "brotli": (respond(b"\x8b\x00\x80", content_encoding="br"), UNCLEAR),
-    "terminal escapes": (respond(message([text("\x1b]0;owned\x07\x1b[31m\x9b2J")])), MISFIT),
-    "right-to-left marks": (respond(message([text("\u202e\u2066abc")], "\u202etool_use")), MISFIT),
-    "lone surrogates": (respond(message([text("\ud83d"), tool_call("\udc00")], "\ud83d")), MISFIT),
-    "NUL": (respond(message([text("\x00"), {**tool_call(), "name": "\x00"}])), MISFIT),
-    "escapes in the model's name": (respond(message([], model="\x1b[2J\u202e")), MISFIT),
-    "escapes in an error": (
-        respond({**api_error("x"), "error": {"type": "\x1b[2J", "message": "\x07"}}, 400),
-        FAILED,
-    ),
-    "escapes in the request id": (respond(message([]), request_id="\x1b[2J"), MISFIT),
-    "a tool with arguments": (respond(message([tool_call(arguments={"all": True})], "tool_use")), MISFIT),
-    "a refusal": (respond(message([], "refusal", stop_details={"type": "refusal"})), MISFIT),
-    "usage null": (respond(message([], usage=(None, None))), MISFIT),
-}
-
-
-class QuickServerTest(RunTestCase):
+class QuickServerTest(VendorTestCase):
     def test_run_ends_right_whatever_the_server_does(self):
-        self.assertGreater(len(QUICK), 80)
-        for number, (name, (entry, (state, code))) in enumerate(QUICK.items()):
-            with self.subTest(name):
-                out = f"run-{number}"
-                server = self.serve(entry, *[respond(CALLED)] * 3)
-                ended = self.live(server, "--timeout", "9", out=out)
-                self.assertEqual(
-                    self.states(out)["sender-tool-request"], ["planned", "in_flight", state], ended
-                )
-                self.assertEqual(ended.code, code, ended)
-                self.assertEqual(server.connections, 1)
-                self.check_evidence(out, ended)
+        for name, vendor in VENDORS.items():
+            cases = list_replies(vendor)
+            self.assertGreater(len(cases), 80)
+            cases.update({phrase: (respond(reply), end) for phrase, (reply, end) in ODD[name].items()})
+            for number, (phrase, (entry, (state, code))) in enumerate(cases.items()):
+                with self.subTest(phrase, api=name):
+                    out = f"{name}-{number}"
+                    server = self.serve(entry, *[respond(vendor.called)] * 3)
+                    ended = self.live_at(vendor, server, "--timeout", "9", out=out)
+                    self.assertEqual(self.states(out)[FIRST], ["planned", "in_flight", state], ended)
+                    self.assertEqual(ended.code, code, ended)
+                    self.assertEqual(server.connections, 1)
+                    self.check_evidence(out, ended)
+
+    def test_answer_is_taken_in_each_form_that_its_api_has(self):
+        for name, cases in ANSWERS.items():
+            vendor = VENDORS[name]
+            for number, (phrase, (reply, (state, code))) in enumerate(cases.items()):
+                with self.subTest(phrase, api=name):
+                    out = f"{name}-{number}"
+                    server = self.serve(respond(vendor.called), respond(vendor.ended), respond(reply))
+                    ended = self.live_at(vendor, server, out=out)
+                    self.assertEqual(self.states(out)[THIRD][-1], state, ended)
+                    self.assertEqual(ended.code, code, ended)
+                    self.assertEqual(self.inspect(out).code, code)
 
     def check_evidence(self, out, ended):
         self.assertRegex(ended.err, r"run_handoff\.py: (failed|unclear): .+\n  why: .+\n  next: .+\n$")
