@@ -32,7 +32,7 @@ def then_reset(answer):
 
 
 def list_replies(vendor):
-    """Return what a vendor's server sends: {phrase: (entry, (state of the request, exit code of the run))}."""
+    """Return {phrase: (what a server sends, (state of the request, exit code of the run))}."""
     called, misfit, refuse = vendor.called, vendor.answer("7"), vendor.error
     whole, small = json.dumps(called).encode(), json.dumps(misfit).encode()
     packed = gzip.compress(whole)
@@ -219,7 +219,10 @@ def list_odd_gemini():
     called, answer = GEMINI.called, GEMINI.answer("7")
     at, parts = ("candidates", 0, "content"), ("candidates", 0, "content", "parts")
     call, stop = (*parts, 0, "functionCall"), ("candidates", 0, "finishReason")
-    blocked = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}, "usageMetadata": {"promptTokenCount": 9}}
+    blocked = {
+        "promptFeedback": {"blockReason": "PROHIBITED_CONTENT"},
+        "usageMetadata": {"promptTokenCount": 9},
+    }
     (part,) = called["candidates"][0]["content"]["parts"]
     return {
         "no candidates": (change(called, "candidates", without=True), UNCLEAR),
@@ -286,7 +289,10 @@ ANSWERS = {
     "messages": {
         "one text": (MESSAGES.answer(ANSWER), ACCEPTED),
         "two texts": (message([text(HALF), text(REST)]), ACCEPTED),
-        "thinking before": (message([{"type": "thinking", "thinking": "", "signature": "c2ln"}, text(ANSWER)]), ACCEPTED),
+        "thinking before": (
+            message([{"type": "thinking", "thinking": "", "signature": "c2ln"}, text(ANSWER)]),
+            ACCEPTED,
+        ),
         "a fence": (MESSAGES.answer(f"```json\n{ANSWER}\n```"), REJECTED),
         "no text": (message([]), REJECTED),
         "cut": (message([text(ANSWER)], "max_tokens"), MISFIT),
@@ -297,7 +303,9 @@ ANSWERS = {
         "a list of texts": (CHAT.reply({"content": [text(HALF), text(REST)]}), ACCEPTED),
         "reasoning before": (CHAT.reply({"content": ANSWER, "reasoning_content": "Hm. {}"}), ACCEPTED),
         "fields of OpenAI's": (
-            CHAT.reply({"content": ANSWER, "refusal": None, "annotations": [], "audio": None, "tool_calls": None}),
+            CHAT.reply(
+                {"content": ANSWER, "refusal": None, "annotations": [], "audio": None, "tool_calls": None}
+            ),
             ACCEPTED,
         ),
         "no calls, as a list": (CHAT.reply({"content": ANSWER, "tool_calls": []}), ACCEPTED),

@@ -13,23 +13,20 @@ import os
 import shutil
 import socket
 import ssl
-import struct
 import subprocess
 import sys
 import threading
-import time
 import unittest
-import zlib
 
 import run_handoff
 from run_handoff import Key, send_request
+from tests.conditions import FIRST, THIRD
+from tests.odd_replies import ANSWERS, FAILED, MISFIT, ODD, UNCLEAR, list_replies
 from tests.support import (
     CALLED,
     KEY,
     ROOT,
-    RunTestCase,
     ScriptedServer,
-    api_error,
     chunked,
     drip,
     message,
@@ -38,9 +35,8 @@ from tests.support import (
     text,
     tool_call,
 )
+from tests.vendors import MESSAGES, VENDORS, VendorTestCase
 
-WHOLE = json.dumps(CALLED).encode()
-SIZE = len(json.dumps(message([])))  # of a message with nothing in it
 LIMIT_SECONDS = 2
 LIMIT_BYTES = 200 * 2**20
 
@@ -83,70 +79,80 @@ class QuickServerTest(VendorTestCase):
             self.assertNotIn(KEY.encode(), data, name)
 
     def test_redirect_reaches_nobody_else(self):
-        for status in (301, 302, 303, 307, 308):
-            for same_host in (False, True):
-                with self.subTest(status, same_host=same_host):
-                    other = self.serve(respond(CALLED))
-                    location = "/v1/elsewhere" if same_host else other.url
-                    server = self.serve(respond(b"", status, location=location), respond(CALLED))
-                    out = f"run-{status}-{same_host}"
-                    ended = self.live(server, out=out)
-                    self.assertEqual((ended.code, server.connections, other.connections), (4, 1, 0), ended)
-                    self.assertEqual(self.inspect(out).code, 4)
+        for name, vendor in VENDORS.items():
+            for status in (301, 302, 303, 307, 308):
+                for same_host in (False, True):
+                    with self.subTest(status, api=name, same_host=same_host):
+                        other = self.serve(respond(vendor.called))
+                        location = "/v1/elsewhere" if same_host else self.url(vendor, other)
+                        server = self.serve(respond(b"", status, location=location), respond(vendor.called))
+                        out = f"{name}-{status}-{same_host}"
+                        ended = self.live_at(vendor, server, out=out)
+                        self.assertEqual(
+                            (ended.code, server.connections, other.connections), (4, 1, 0), ended
+                        )
+                        self.assertEqual(self.inspect(out).code, 4)
 
     def test_key_that_comes_back_is_in_no_file(self):
         spelled = "".join(f"\\u{ord(letter):04x}" for letter in KEY)
-        replies = {
+        for name, vendor in VENDORS.items():
+            for number, (phrase, (answer, code)) in enumerate(self.list_echoes(vendor, spelled).items()):
+                with self.subTest(phrase, api=name):
+                    out = f"{name}-{number}"
+                    ended = self.live_at(vendor, self.serve(answer), out=out)
+                    self.assertEqual(ended.code, code, ended)
+                    self.check_evidence(out, ended)
+                    for data in self.files(out).values():
+                        self.assertNotIn(spelled.encode(), data)
+                    self.assertNotIn(KEY, ended.out + ended.err)
+
+    def list_echoes(self, vendor, spelled):
+        """Return {phrase: (reply with the key in it, exit code)}."""
+        misfit, packed = vendor.answer("7"), gzip.compress(json.dumps(vendor.answer(KEY)).encode())
+        escaped = json.dumps(vendor.answer("@")).replace("@", spelled).encode()
+        return {
             "as an encoding": (respond(b"x", content_encoding=KEY), 5),
-            "in a header": (respond(message([]), x_echo=KEY, request_id=f"req-{KEY}"), 4),
+            "in a header": (respond(misfit, x_echo=KEY, request_id=f"req-{KEY}"), 4),
             "in the status line": (f"HTTP/1.1 200 {KEY}\r\n\r\n".encode(), 5),
             "instead of a status line": (f"{KEY}\r\n\r\n".encode(), 5),
-            "in an error": (respond({**api_error("x"), "error": {"type": KEY, "message": KEY}}, 401), 4),
+            "in an error": (respond(vendor.error(KEY, KEY, 401), 401), 4),
             "in a page": (respond(f"<p>{KEY}".encode(), 502), 5),
-            "in an extra field": (respond(message([], echo=KEY)), 4),
-            "as a field's name": (respond({**message([]), KEY: 1}), 4),
-            "in the content": (respond(message([text(KEY), tool_call()], "tool_use")), 4),
-            "in a tool call id": (respond(message([tool_call(KEY)], "tool_use")), 4),
-            "in the stop reason": (respond(message([tool_call()], KEY)), 4),
-            "as the model": (respond(message([], model=KEY)), 4),
-            "escaped": (respond(json.dumps(message([text("@")])).replace("@", spelled).encode()), 4),
-            "compressed": (
-                respond(gzip.compress(json.dumps(message([text(KEY)])).encode()), content_encoding="gzip"),
-                4,
-            ),
+            "in an extra field": (respond({**misfit, "echo": KEY}), 4),
+            "as a field's name": (respond({**misfit, KEY: 1}), 4),
+            "in the arguments": (respond(vendor.call(arguments={"key": KEY})), 4),
+            "in a tool call id": (respond(vendor.call(call_id=KEY)), 4),
+            "in the stop reason": (respond(vendor.stop(vendor.called, KEY)), 4),
+            "as the model": (respond({**misfit, vendor.model_field: KEY}), 4),
+            "escaped": (respond(escaped), 4),
+            "compressed": (respond(packed, content_encoding="gzip"), 4),
             "in a redirect": (respond(b"", 302, location=f"http://127.0.0.1:1/{KEY}"), 4),
         }
-        for number, (name, (answer, code)) in enumerate(replies.items()):
-            with self.subTest(name):
-                out = f"run-{number}"
-                ended = self.live(self.serve(answer), out=out)
-                self.assertEqual(ended.code, code, ended)
-                self.check_evidence(out, ended)
-                for data in self.files(out).values():
-                    self.assertNotIn(spelled.encode(), data)
-                self.assertNotIn(KEY, ended.out + ended.err)
 
 
 class CutTest(unittest.TestCase):
     """A reply that is cut at every byte of its body is never taken for whole."""
 
-    FRAMES = {
-        "announced length": respond(CALLED),
-        "chunked, one chunk": chunked(WHOLE),
-        "chunked, many chunks": chunked(*(WHOLE[at : at + 9] for at in range(0, len(WHOLE), 9))),
-        "end of the connection": respond(CALLED, content_length=None),
-    }
+    def list_frames(self, vendor):
+        """Return {phrase: all the bytes of a reply}."""
+        whole = json.dumps(vendor.called).encode()
+        return {
+            "announced length": respond(vendor.called),
+            "chunked, one chunk": chunked(whole),
+            "chunked, many chunks": chunked(*(whole[at : at + 9] for at in range(0, len(whole), 9))),
+            "end of the connection": respond(vendor.called, content_length=None),
+        }
 
     def test_reply_cut_anywhere_is_unclear(self):
-        for name, answer in self.FRAMES.items():
-            start = answer.index(b"\r\n\r\n") + 4
-            server = ScriptedServer(self, *(answer[:size] for size in range(start, len(answer) + 1)))
-            for size in range(start, len(answer) + 1):
-                outcome = send_request(server.url, Key(KEY), b"{}", 9)
-                state, why, _ = run_handoff.judge_outcome(outcome)
-                with self.subTest(name, size=size):
-                    self.assertEqual(state, "confirmed" if size == len(answer) else "unclear", why)
-            self.assertEqual(server.connections, len(answer) + 1 - start)
+        for name, vendor in VENDORS.items():
+            for phrase, answer in self.list_frames(vendor).items():
+                start = answer.index(b"\r\n\r\n") + 4
+                server = ScriptedServer(self, *(answer[:size] for size in range(start, len(answer) + 1)))
+                for size in range(start, len(answer) + 1):
+                    outcome = send_request(server.url, Key(KEY), b"{}", 9)
+                    state, why, _ = run_handoff.judge_outcome(outcome, name)
+                    with self.subTest(phrase, api=name, size=size):
+                        self.assertEqual(state, "confirmed" if size == len(answer) else "unclear", why)
+                self.assertEqual(server.connections, len(answer) + 1 - start)
 
 
 LAUNCHER = """
@@ -159,7 +165,7 @@ print(json.dumps([ended.returncode, ended.stderr, seconds, peak]))
 """
 
 
-def run_measured(url, out):
+def run_measured(url, vendor, out):
     """Do a live run as a process of its own: (exit code, standard error, seconds, peak memory in bytes)."""
     script = [
         sys.executable,
@@ -169,6 +175,7 @@ def run_measured(url, out):
         url,
         "--key-env",
         "OFOX_API_KEY",
+        *vendor.options,
     ]
     told = subprocess.run(
         [sys.executable, "-c", LAUNCHER, *script, "--timeout", str(LIMIT_SECONDS), "--out", out],
@@ -180,7 +187,7 @@ def run_measured(url, out):
 
 
 @unittest.skipIf(sys.platform == "win32", "needs getrusage")
-class LimitTest(RunTestCase):
+class LimitTest(VendorTestCase):
     """Slow, endless and huge: given up at the time limit, and within 200 MiB.
 
     The servers would go on for 30 s; a busy machine takes some seconds to start all of the runs at once.
@@ -219,8 +226,19 @@ class LimitTest(RunTestCase):
             "endless 100 Continue": (drip(self.released, b"", b"HTTP/1.1 100 Continue\r\n\r\n"), UNCLEAR),
             "an error that drips": (drip(self.released, b"HTTP/1.1 400 No\r\n\r\n", b" "), FAILED),
         }
-        urls = {name: (self.serve(entry).url, end) for name, (entry, end) in entries.items()}
-        self.check_all(urls, workers=len(urls))
+        cases = {phrase: (entry, end, MESSAGES) for phrase, (entry, end) in entries.items()}
+        for name in ("chat", "gemini"):
+            for phrase in ("silence", "a dripping body", "an error that drips"):
+                cases[f"{phrase}, {name}"] = (*entries[phrase], VENDORS[name])
+        self.check_all(self.serve_all(cases), workers=len(cases))
+
+    def serve_all(self, cases):
+        """Start a server for each of {phrase: (entry, end, vendor)}; return {phrase: (url, end, vendor)}."""
+        servers = {phrase: self.serve(entry) for phrase, (entry, _, _) in cases.items()}
+        return {
+            phrase: (self.url(vendor, servers[phrase]), end, vendor)
+            for phrase, (_, end, vendor) in cases.items()
+        }
 
     def test_huge_reply_stays_in_time_and_in_bounded_memory(self):
         head = b"HTTP/1.1 200 OK\r\n"
@@ -240,12 +258,13 @@ class LimitTest(RunTestCase):
             "4 MiB of numbers": respond(b"[" + b"1.5," * (2**20 - 9) + b"0]"),
             "4 MiB of strings": respond(b"[" + b'"",' * (2**22 // 3 - 9) + b"0]"),
             "a gzip bomb": respond(bomb, content_encoding="gzip"),
-            "a whole message of 4 MiB": respond(message([text("x" * (2**22 - 999))])),
         }
         self.assertLess(len(bomb), 2**23)
-        ends = {name: MISFIT if "whole" in name else UNCLEAR for name in entries}
-        urls = {name: (self.serve(entry).url, ends[name]) for name, entry in entries.items()}
-        self.check_all(urls, workers=2)
+        cases = {phrase: (entry, UNCLEAR, MESSAGES) for phrase, entry in entries.items()}
+        for name, vendor in VENDORS.items():
+            whole = respond(vendor.answer("x" * (2**22 - 999)))
+            cases[f"a whole message of 4 MiB, {name}"] = (whole, MISFIT, vendor)
+        self.check_all(self.serve_all(cases), workers=2)
 
     def test_two_huge_replies_stay_in_bounded_memory_too(self):
         wide = "\x7f" * (2**22 - 2_000) + "\U0001f4e6"
@@ -255,7 +274,7 @@ class LimitTest(RunTestCase):
             "many items": respond(self.encode(message([tool_call()], "tool_use", more=many))),
         }
         second = respond(self.encode(message([text(wide)], "max_tokens")))
-        urls = {name: (self.serve(reply, second).url, MISFIT) for name, reply in first.items()}
+        urls = {name: (self.serve(reply, second).url, MISFIT, MESSAGES) for name, reply in first.items()}
         self.check_all(urls, workers=2, operation="sender-tool-result")
 
     def encode(self, reply):
@@ -266,28 +285,33 @@ class LimitTest(RunTestCase):
         silent = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(silent.close)
         cases = {
-            "a silent handshake": (f"https://127.0.0.1:{silent.getsockname()[1]}/", FAILED),
-            "a name that does not resolve": ("https://name.invalid/", FAILED),
-            "a port where nothing listens": (f"http://127.0.0.1:{self.find_closed_port()}/", FAILED),
+            "a silent handshake": (f"https://127.0.0.1:{silent.getsockname()[1]}/", FAILED, MESSAGES),
+            "a name that does not resolve": ("https://name.invalid/", FAILED, MESSAGES),
+            "a port where nothing listens": (
+                f"http://127.0.0.1:{self.find_closed_port()}/",
+                FAILED,
+                MESSAGES,
+            ),
         }
         if shutil.which("openssl"):
             server = self.serve(respond(CALLED), wrap=self.build_tls())
-            cases["a certificate nobody signed"] = (f"https://127.0.0.1:{server.port}/v1/messages", FAILED)
+            url = f"https://127.0.0.1:{server.port}/v1/messages"
+            cases["a certificate nobody signed"] = (url, FAILED, MESSAGES)
         self.check_all(cases, workers=len(cases))
         if shutil.which("openssl"):
             self.assertEqual(server.requests, [])
             self.assertIn("certificate verify failed", self.ledger("a certificate nobody signed")[-1]["why"])
 
     def check_all(self, cases, workers, operation="sender-tool-request"):
-        """Do a measured run for each of {name: (url, (state, exit code))}, and judge how it ended."""
-        runs = {name: (url, self.path(name)) for name, (url, _) in cases.items()}
+        """Do a measured run for each of {name: (url, (state, exit code), vendor)}, and judge how it ended."""
+        runs = {name: (url, vendor, self.path(name)) for name, (url, _, vendor) in cases.items()}
         results = run_all_at_once(run_measured, runs, workers)
         if os.environ.get("SHOW_TABLES"):
             rows = [f"  {name:34} {s:4.1f} s {peak >> 20:4} MiB" for name, (_, _, s, peak) in results.items()]
             print("\n".join([f"\n{self.id()}", *rows]), file=sys.stderr)
         for name, (code, err, seconds, peak) in results.items():
             with self.subTest(name):
-                _, (state, expected) = cases[name]
+                _, (state, expected), _ = cases[name]
                 self.assertEqual(code, expected, err)
                 self.assertEqual(self.states(name)[operation], ["planned", "in_flight", state], err)
                 self.assertLess(seconds, LIMIT_SECONDS + 12)

@@ -186,6 +186,9 @@ MESSAGES, CHAT, GEMINI = Messages(), Chat(), Gemini()
 Chat.called, Chat.ended = CHAT.call(), CHAT.answer("The stock was read.", (578, 235))
 Gemini.called, Gemini.ended = GEMINI.call(), GEMINI.answer("The stock was read.", (578, 235))
 VENDORS = {vendor.name: vendor for vendor in (MESSAGES, CHAT, GEMINI)}
+for each in (Messages, Chat, Gemini):  # of a run whose sender and receiver are one vendor's
+    named = ("--sender-api", each.name, "--sender", each.model)
+    each.options = (*named, "--receiver-api", each.name, "--receiver", each.other_model)
 PAIRS = [(one, other) for one in VENDORS.values() for other in VENDORS.values()]
 
 # The first replies that a vendor's models are known to give, each of which must go back as it came.
@@ -292,9 +295,7 @@ class VendorTestCase(ConditionsTestCase):
 
     def live_at(self, vendor, server, *options, out="run", **settings):
         """Do a live run whose sender and receiver are both at one server."""
-        named = ["--sender-api", vendor.name, "--sender", vendor.model]
-        named += ["--receiver-api", vendor.name, "--receiver", vendor.other_model]
-        return self.live(self.url(vendor, server), *named, *options, out=out, **settings)
+        return self.live(self.url(vendor, server), *vendor.options, *options, out=out, **settings)
 
     def live_between(self, sender, receiver, first, second, *options, out="run", **settings):
         """Do a live run from a sender at one server to a receiver at another."""
