@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import unittest
 
+from run_handoff import Outcome, judge_outcome
 from tests.conditions import FIRST, ConditionsTestCase
 from tests.support import CALLED, api_error, respond
+from tests.vendors import VENDORS, VendorTestCase
 
 # Refused before any work, whatever else the server says.
 FAILED = {
@@ -111,3 +114,135 @@ class StatusTest(ConditionsTestCase):
             with self.subTest(status):
                 ended = self.run_with(str(status), api_error("x"), status)
                 self.assertEqual("look up" in ended.err, is_unclear, ended)
+
+
+class EveryApiTest(unittest.TestCase):
+    """The same rules hold for the replies of each API; no run is needed to see it."""
+
+    def judge(self, vendor, body, status, **facts):
+        """Return (state, why) of a reply."""
+        body = body if isinstance(body, bytes) else json.dumps(body).encode()
+        state, why, _ = judge_outcome(Outcome(body=body, http_status=status, **facts), vendor.name)
+        return state, why
+
+    def test_every_status_is_judged_alike(self):
+        for name, vendor in VENDORS.items():
+            for status in (101, *range(200, 531), 598, 599, 600, 999):
+                state = "failed" if status in FAILED or status == 529 else "unclear"
+                with self.subTest(status, api=name):
+                    self.assertEqual(self.judge(vendor, vendor.error(status=status), status)[0], state)
+                    page = "failed" if status in FAILED else "unclear"
+                    self.assertEqual(self.judge(vendor, b"<html>busy</html>", status)[0], page)
+                    whole = {200: "confirmed"}.get(status, page)
+                    self.assertEqual(self.judge(vendor, vendor.called, status)[0], whole)
+
+    def test_529_needs_the_error_of_its_api(self):
+        bodies = {
+            "nothing": b"",
+            "null": b"null",
+            "an empty object": {},
+            "a list of two errors": [vendor.error() for vendor in VENDORS.values()],
+            "an error that is null": {"type": "error", "error": None},
+            "an error that is a list": {"type": "error", "error": ["overloaded"]},
+        }
+        for name, vendor in VENDORS.items():
+            self.assertEqual(self.judge(vendor, vendor.error(), 529)[0], "failed")
+            self.assertEqual(self.judge(vendor, vendor.error(), 529, finding="cut")[0], "unclear")
+            for phrase, body in bodies.items():
+                with self.subTest(phrase, api=name):
+                    self.assertEqual(self.judge(vendor, body, 529)[0], "unclear")
+
+    def test_400_that_speaks_of_blocked_output_is_unclear_for_each(self):
+        for name, vendor in VENDORS.items():
+            for words, state in (
+                (POLICY, "unclear"),
+                (POLICY.upper(), "unclear"),
+                ("Input blocked", "failed"),
+            ):
+                with self.subTest(words, api=name):
+                    self.assertEqual(self.judge(vendor, vendor.error(words, status=400), 400)[0], state)
+
+    def test_reply_that_began_and_broke_is_unclear(self):
+        for name, vendor in VENDORS.items():
+            for status in (200, None):
+                with self.subTest(status, api=name):
+                    state, _ = self.judge(vendor, vendor.called, status, finding="cut", began=True)
+                    self.assertEqual(state, "unclear")
+            self.assertEqual(self.judge(vendor, b"", None, opened=False, finding="no route")[0], "failed")
+
+    def test_words_of_an_error_are_told_whatever_its_shape(self):
+        said = "The model does not exist."
+        shapes = {
+            "the API's own": None,
+            "in a list of one": [{"error": {"code": 404, "message": said, "status": "NOT_FOUND"}}],
+            "pretty, as Gemini prints it": json.dumps({"error": {"message": said}}, indent=2).encode()
+            + b"\n",
+            "a code that is a number": {"error": {"message": said, "type": None, "code": 404}},
+            "an error as text, as Ollama has it": {"error": said},
+            "a message alone, as vLLM had it": {"object": "error", "message": said, "code": 404},
+            "a detail": {"detail": said},
+            "a text": said.encode(),
+        }
+        for name, vendor in VENDORS.items():
+            for phrase, body in shapes.items():
+                with self.subTest(phrase, api=name):
+                    body = vendor.error(said, "not_found_error", 404) if body is None else body
+                    state, why = self.judge(vendor, body, 404)
+                    self.assertEqual(state, "failed")
+                    self.assertIn(said, why)
+
+    def test_why_a_reply_is_not_whole_is_told(self):
+        gemini = VENDORS["gemini"]
+        cut = {"content": {"role": "model"}, "finishReason": "MAX_TOKENS"}
+        cases = {
+            "a blocked prompt": (
+                {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}},
+                "PROHIBITED_CONTENT",
+            ),
+            "an answer that is blocked": ({"candidates": [{"finishReason": "SAFETY"}]}, "SAFETY"),
+            "no room for an answer": ({"candidates": [cut]}, "MAX_TOKENS"),
+            "a malformed call": (
+                {"candidates": [{"content": {}, "finishReason": "MALFORMED_FUNCTION_CALL"}]},
+                "MALFORMED_FUNCTION_CALL",
+            ),
+        }
+        for phrase, (body, word) in cases.items():
+            with self.subTest(phrase):
+                state, why = self.judge(gemini, body, 200)
+                self.assertEqual(state, "unclear")
+                self.assertIn(word, why)
+
+
+class CauseTest(VendorTestCase):
+    """What to mend is told for each API, also where its status does not say it."""
+
+    INVALID_KEY = {
+        "error": {
+            "code": 400,
+            "message": "API key not valid. Please pass a valid API key.",
+            "status": "INVALID_ARGUMENT",
+            "details": [{"@type": "type.googleapis.com/google.rpc.ErrorInfo", "reason": "API_KEY_INVALID"}],
+        }
+    }
+
+    def test_next_step_names_what_is_to_be_mended(self):
+        cases = {
+            "a key": (lambda vendor: respond(vendor.error(status=401), 401), "look at the key"),
+            "an address": (lambda vendor: respond(vendor.error(status=404), 404), "the endpoint"),
+            "load": (lambda vendor: respond(vendor.error(status=429), 429, retry_after="9"), "wait"),
+            "a limit": (
+                lambda vendor: respond(vendor.stop(vendor.called, vendor.stops["cut"])),
+                "another --max-tokens",
+            ),
+        }
+        for name, vendor in VENDORS.items():
+            for phrase, (build, words) in cases.items():
+                with self.subTest(phrase, api=name):
+                    ended = self.live_at(vendor, self.serve(build(vendor)), out=f"{name}-{phrase}")
+                    self.assertEqual(ended.code, 4, ended)
+                    self.assertIn(words, ended.err.splitlines()[-1])
+
+    def test_key_that_gemini_refuses_with_400_is_named(self):
+        ended = self.live_at(VENDORS["gemini"], self.serve(respond(self.INVALID_KEY, 400)))
+        self.assertEqual((ended.code, self.states()[FIRST][-1]), (4, "failed"), ended)
+        self.assertIn("look at the key", ended.err.splitlines()[-1])

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import unittest
+from unittest import mock
 
+import run_handoff
 from tests.conditions import FIRST, RECEIVER, THIRD, ConditionsTestCase
 from tests.support import ANSWER, THINKING, handoff, message, respond, text
+from tests.vendors import VENDORS, VendorTestCase
 
 KNOWN_COST = "0.003168"  # 457 at 4 and 67 at 20 micro-dollars
 GOOD = {"input_tokens": 457, "output_tokens": 67}
@@ -154,3 +158,164 @@ class CostTest(ConditionsTestCase):
         ended = handoff("--rehearse", "--out", self.path("rehearsed"))
         self.assertEqual(ended.code, 0, ended)
         self.assertEqual(self.last("run", "rehearsed")["cost_usd"], "0.000000")
+
+
+# What the other APIs say beside {"prompt_tokens": 457, "completion_tokens": 67} or the like, in three tables.
+COUNTS = {
+    "chat": {"prompt_tokens": 457, "completion_tokens": 67},
+    "gemini": {"promptTokenCount": 457, "candidatesTokenCount": 67},
+}
+ONE_AUDIO = [{"modality": "TEXT", "tokenCount": 448}, {"modality": "AUDIO", "tokenCount": 9}]
+KNOWN = {
+    "chat": {
+        "nothing else": {},
+        "their sum": {"total_tokens": 524},
+        "details of null": {"prompt_tokens_details": None, "completion_tokens_details": None},
+        "details of nothing": {"prompt_tokens_details": {}, "completion_tokens_details": {}},
+        "no cached tokens, as Moonshot has it": {"cached_tokens": 0},
+        "reasoning, which the completion holds": {"completion_tokens_details": {"reasoning_tokens": 9}},
+        "all of them, as OpenAI sends them": {
+            "total_tokens": 524,
+            "prompt_tokens_details": {"cached_tokens": 0, "audio_tokens": 0},
+            "completion_tokens_details": {
+                "reasoning_tokens": 64,
+                "audio_tokens": 0,
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
+        },
+    },
+    "gemini": {
+        "nothing else": {},
+        "their sum": {"totalTokenCount": 524},
+        "thoughts beside the candidates": {"candidatesTokenCount": 58, "thoughtsTokenCount": 9},
+        "all three, and their sum": {
+            "candidatesTokenCount": 58,
+            "thoughtsTokenCount": 9,
+            "totalTokenCount": 524,
+        },
+        "no thoughts": {"thoughtsTokenCount": 0},
+        "nothing cached": {"cachedContentTokenCount": 0},
+        "nothing for tools": {"toolUsePromptTokenCount": 0},
+        "text alone": {"promptTokensDetails": [{"modality": "TEXT", "tokenCount": 457}]},
+    },
+}
+GAPS = {
+    "chat": {
+        "tokens from the cache": (
+            {"prompt_tokens_details": {"cached_tokens": 256}},
+            "prompt_tokens_details",
+        ),
+        "tokens from the cache, as Moonshot has it": ({"cached_tokens": 256}, "cached_tokens"),
+        "a cache counter of false": (
+            {"prompt_tokens_details": {"cached_tokens": False}},
+            "prompt_tokens_details",
+        ),
+        "audio": ({"completion_tokens_details": {"audio_tokens": 9}}, "completion_tokens_details"),
+        "details in a list": ({"prompt_tokens_details": [9]}, "prompt_tokens_details"),
+        "another sum, as where reasoning comes on top": ({"total_tokens": 824}, "total_tokens"),
+        "no input": ({"prompt_tokens": 0}, "prompt_tokens"),
+        "no output beside a text": ({"completion_tokens": 0}, "completion_tokens"),
+        "input as text": ({"prompt_tokens": "457"}, "prompt_tokens"),
+        "input true": ({"prompt_tokens": True}, "prompt_tokens"),
+        "output a float": ({"completion_tokens": 67.0}, "completion_tokens"),
+        "output below zero": ({"completion_tokens": -1}, "completion_tokens"),
+        "output beyond reason": ({"completion_tokens": 10**30}, "completion_tokens"),
+        "a search": ({"num_sources_used": 3}, "num_sources_used"),
+        "a gateway's own cost": ({"cost": 0.01}, "cost"),
+        "another API's count": ({"input_tokens": 457}, "input_tokens"),
+        "a field of tomorrow": ({"quantum_tokens": None}, "quantum_tokens"),
+    },
+    "gemini": {
+        "tokens from the cache": ({"cachedContentTokenCount": 256}, "cachedContentTokenCount"),
+        "a cache counter as text": ({"cachedContentTokenCount": "0"}, "cachedContentTokenCount"),
+        "tokens for tools": ({"toolUsePromptTokenCount": 9}, "toolUsePromptTokenCount"),
+        "thoughts below zero": ({"thoughtsTokenCount": -1}, "thoughtsTokenCount"),
+        "thoughts as text": ({"thoughtsTokenCount": "9"}, "thoughtsTokenCount"),
+        "audio": ({"promptTokensDetails": ONE_AUDIO}, "promptTokensDetails"),
+        "another sum": ({"totalTokenCount": 824}, "totalTokenCount"),
+        "no input": ({"promptTokenCount": 0}, "promptTokenCount"),
+        "no output beside a text": ({"candidatesTokenCount": 0}, "candidatesTokenCount"),
+        "output as text": ({"candidatesTokenCount": "67"}, "candidatesTokenCount"),
+        "a tier of its own": ({"trafficType": "PROVISIONED_THROUGHPUT"}, "trafficType"),
+        "another API's count": ({"prompt_tokens": 457}, "prompt_tokens"),
+        "a field of tomorrow": ({"quantumTokenCount": None}, "quantumTokenCount"),
+    },
+}
+
+
+class EveryApiTest(unittest.TestCase):
+    """The fields of usage that each API has; a price as that of the recorded receiver."""
+
+    PRICE = (4, 20)
+
+    def build(self, name, usage):
+        """Return a reply of an API with this usage."""
+        return {**VENDORS[name].answer("7"), VENDORS[name].usage_field: usage}
+
+    def test_usage_that_the_price_covers_has_a_cost(self):
+        for name, cases in KNOWN.items():
+            for phrase, beside in cases.items():
+                with self.subTest(phrase, api=name):
+                    reply = self.build(name, {**COUNTS[name], **beside})
+                    self.assertEqual(run_handoff.find_cost_gap(reply, name), "")
+                    self.assertEqual(run_handoff.compute_cost(self.PRICE, reply, name), 3_168)
+                    counts = run_handoff.parse_usage(reply, name)
+                    self.assertEqual((counts["input_tokens"], counts["output_tokens"]), (457, 67))
+
+    def test_usage_with_anything_else_has_no_cost_and_the_field_is_named(self):
+        for name, cases in GAPS.items():
+            for phrase, (changes, field) in cases.items():
+                with self.subTest(phrase, api=name):
+                    reply = self.build(name, {**COUNTS[name], **changes})
+                    self.assertIsNone(run_handoff.compute_cost(self.PRICE, reply, name))
+                    self.assertIn(field, run_handoff.find_cost_gap(reply, name))
+
+    def test_usage_of_another_kind_or_without_a_count_has_no_cost(self):
+        for name, counts in COUNTS.items():
+            missing = [{key: counts[key] for key in counts if key != left} for left in counts]
+            for usage in (None, [457, 67], "457", 7, {}, *missing):
+                with self.subTest(usage, api=name):
+                    reply = self.build(name, usage)
+                    self.assertIsNone(run_handoff.compute_cost(self.PRICE, reply, name))
+
+    def test_counts_are_recorded_under_one_name_each(self):
+        chat = {
+            **COUNTS["chat"],
+            "prompt_tokens_details": {"cached_tokens": 5},
+            "completion_tokens_details": {"reasoning_tokens": 9},
+        }
+        gemini = {
+            "promptTokenCount": 457,
+            "candidatesTokenCount": 58,
+            "thoughtsTokenCount": 9,
+            "cachedContentTokenCount": 5,
+        }
+        expected = {
+            "input_tokens": 457,
+            "output_tokens": 67,
+            "cache_read_input_tokens": 5,
+            "thinking_tokens": 9,
+        }
+        for name, usage in (("chat", chat), ("gemini", gemini)):
+            with self.subTest(name):
+                self.assertEqual(run_handoff.parse_usage(self.build(name, usage), name), expected)
+
+
+class PriceTest(VendorTestCase):
+    def test_model_without_a_price_has_no_cost_and_one_that_is_added_has(self):
+        for name in ("chat", "gemini"):
+            vendor = VENDORS[name]
+            for prices, costs in (
+                ({}, ["unknown"] * 3),
+                ({vendor.model: (1, 2), vendor.other_model: (4, 20)}, ["0.000521", "0.001048", "0.003168"]),
+            ):
+                out = f"{name}-{len(prices)}"
+                script = [respond(reply) for reply in (vendor.called, vendor.ended, vendor.answer(ANSWER))]
+                with self.subTest(out), mock.patch.dict(run_handoff.PRICES_MICRO_USD, prices):
+                    ended = self.live_at(vendor, self.serve(*script), out=out)
+                    self.assertEqual(ended.code, 0, ended)
+                    seen = [record["cost_usd"] for record in self.ledger(out) if "usage" in record]
+                    self.assertEqual(seen, costs)
+                    self.assertIn("0.004737" if prices else "price", ended.out + ended.err)
+                self.assertEqual(self.inspect(out).code, 0, "the price of the time was recorded")
