@@ -279,6 +279,13 @@ class EveryApiTest(unittest.TestCase):
                     reply = self.build(name, usage)
                     self.assertIsNone(run_handoff.compute_cost(self.PRICE, reply, name))
 
+    def test_tier_that_chat_names_beside_usage_counts(self):
+        for tier, is_known in (("default", True), (None, True), ("priority", False), ("flex", False)):
+            with self.subTest(tier):
+                reply = {**self.build("chat", COUNTS["chat"]), "service_tier": tier}
+                cost = run_handoff.compute_cost(self.PRICE, reply, "chat")
+                self.assertEqual(cost, 3_168 if is_known else None)
+
     def test_counts_are_recorded_under_one_name_each(self):
         chat = {
             **COUNTS["chat"],
