@@ -1,7 +1,9 @@
 """Try the runner against counterparts that nobody here wrote; run by .ci/run, in a throw-away folder.
 
     peers.py aimock CLI.js     live runs and session bodies against the npm package @copilotkit/aimock
-    peers.py sdk FOLDER        a run's stored requests against the types of the anthropic package
+    peers.py litellm PROGRAM CLI.js
+                               live runs through LiteLLM's proxy, with aimock behind it
+    peers.py sdk               the requests of a run at each API against the types of three vendors
     peers.py bodies            the bodies of the session cases against the types of three vendors
 
 Prints a line for each check, `passed: NAME` or `FAILED: NAME`, and exits 1 if one failed.
@@ -30,7 +32,7 @@ ANSWER = (
     '{"sku":"DEMO-003","shortage":4}]}'
 )
 
-CALL = {
+CALL: dict[str, Any] = {
     "match": {"toolName": "read_stock", "hasToolResult": False},
     "response": {"toolCalls": [{"name": "read_stock", "arguments": {}}]},
 }
@@ -74,17 +76,35 @@ def run_script(*arguments: str, script: str = "run_handoff.py") -> subprocess.Co
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-def try_aimock(cli: str, fixtures: list[object], options: list[str], state: str, code: int) -> str:
+def name_pair(port: str, sender: str, receiver: str) -> list[str]:
+    """Return the options of a live run between two APIs at one server."""
+    urls = {api: f"http://127.0.0.1:{port}{path}" for api, (path, _) in PATHS.items()}
+    return [
+        *("--sender-api", sender, "--sender", MODELS[sender], "--endpoint", urls[sender]),
+        *("--receiver-api", receiver, "--receiver", MODELS[receiver], "--receiver-endpoint", urls[receiver]),
+    ]
+
+
+def try_aimock(
+    cli: str, sender: str, receiver: str, fixtures: list[object], options: list[str], state: str, code: int
+) -> str:
     """Do one live run against the server; return what is wrong, or nothing."""
+    if sender == "gemini":  # which says STOP of a call, where the server says FUNCTION_CALL
+        stopped = {**CALL, "response": {**CALL["response"], "finishReason": "stop"}}
+        fixtures = [stopped if fixture is CALL else fixture for fixture in fixtures]
     with tempfile.TemporaryDirectory() as folder, serve_aimock(cli, fixtures, options) as port:
-        run = os.path.join(folder, "run")
-        ended = run_script("--live", "--endpoint", f"http://127.0.0.1:{port}/v1/messages", "--out", run)
-        inspected = run_script("--inspect", run, "--json")
-        states = list(json.loads(inspected.stdout)["requests"].values())
-        last = [seen for seen in states if seen != "not planned"][-1:]
-        if (ended.returncode, inspected.returncode, last) != (code, code, [state]):
-            codes = f"exit {ended.returncode}, inspected {inspected.returncode}, {states}"
-            return f"{codes}\n{ended.stderr}{inspected.stderr}"
+        return try_run(os.path.join(folder, "run"), name_pair(port, sender, receiver), state, code)
+
+
+def try_run(run: str, options: list[str], state: str, code: int) -> str:
+    """Do a live run and inspect it; return what is wrong with its codes or its last request, or nothing."""
+    ended = run_script("--live", *options, "--out", run)
+    inspected = run_script("--inspect", run, "--json")
+    states = list(json.loads(inspected.stdout)["requests"].values()) if inspected.stdout else []
+    last = [seen for seen in states if seen != "not planned"][-1:]
+    if (ended.returncode, inspected.returncode, last) != (code, code, [state]):
+        codes = f"exit {ended.returncode}, inspected {inspected.returncode}, {states}"
+        return f"{codes}\n{ended.stderr}{inspected.stderr}"
     return ""
 
 
@@ -107,8 +127,8 @@ def serve_aimock(cli: str, fixtures: list[object], options: list[str]) -> Iterat
 
 
 def wait_for(port: str) -> None:
-    """Wait until something listens on a port."""
-    for _ in range(100):
+    """Wait until something listens on a port; LiteLLM's proxy takes half a minute."""
+    for _ in range(1_200):
         try:
             socket.create_connection(("127.0.0.1", int(port)), 1).close()
             return
@@ -139,13 +159,20 @@ def find_unknown(given: object, checked: object, path: str) -> list[str]:
     return [] if given == checked else [path]
 
 
-def check_sdk(folder: str) -> list[tuple[str, str]]:
-    """Return (check, what is wrong) for each stored request of a run."""
-    take = build_takers()["messages"]
-    return [
-        (f"the SDK's types take {path.name}", take(json.loads(path.read_bytes()), path.name))
-        for path in sorted(pathlib.Path(folder).glob("*-request.json"))
-    ]
+def check_sdk() -> list[tuple[str, str]]:
+    """Return (check, what is wrong) for each stored request of a rehearsal at each API."""
+    takers, checks = build_takers(), []
+    for api, take in takers.items():
+        with tempfile.TemporaryDirectory() as folder:
+            run = os.path.join(folder, "run")
+            sides = [f"--{side}={MODELS[api]}" for side in ("sender", "receiver")]
+            sides += [f"--{side}-api={api}" for side in ("sender", "receiver")]
+            ended = run_script("--rehearse", *sides, "--out", run)
+            checks.append((f"{api}: a rehearsal", ended.stderr if ended.returncode else ""))
+            for path in sorted(pathlib.Path(run).glob("*-request.json")):
+                fault = take(json.loads(path.read_bytes()), path.name)
+                checks.append((f"{api}: the SDK's types take {path.name}", fault))
+    return checks
 
 
 def build_takers() -> dict[str, Callable[[Any, str], str]]:
@@ -209,7 +236,7 @@ def describe_maker(path: pathlib.Path) -> str:
 PATHS = {
     "messages": ("/v1/messages", "content"),
     "chat": ("/v1/chat/completions", "choices"),
-    "gemini": (f"/v1beta/models/{MODELS['gemini']}:generateContent", "candidates"),
+    "gemini": ("/v1beta/models/{model}:generateContent", "candidates"),
 }
 
 
@@ -223,7 +250,7 @@ def try_api(cli: str, api: str) -> str:
         serve_aimock(cli, [answer("It costs 21.40 EUR.")], []) as port,
     ):
         headers = {"content-type": "application/json", "x-api-key": KEY, "authorization": f"Bearer {KEY}"}
-        url = f"http://127.0.0.1:{port}{PATHS[api][0]}"
+        url = f"http://127.0.0.1:{port}{PATHS[api][0]}".format(model=MODELS[api])
         with urllib.request.urlopen(urllib.request.Request(url, body, headers)) as response:
             data = response.read()
         reply = pathlib.Path(folder, "reply.json")
@@ -234,14 +261,116 @@ def try_api(cli: str, api: str) -> str:
     return ""
 
 
+RECORD = str(ROOT / "tests" / "cases" / "session" / "001-plain-anthropic.session.json")
+COURSES = {"the receiver alone": ["--receiver-only"], "a session": ["--session", RECORD]}
+
+
+def name_receiver(port: str, api: str, model: str) -> list[str]:
+    """Return the options of a live run of one request at a server."""
+    endpoint = f"http://127.0.0.1:{port}{PATHS[api][0]}"
+    return ["--receiver-api", api, "--receiver", model, "--receiver-endpoint", endpoint]
+
+
+def try_course(cli: str, api: str, course: list[str]) -> str:
+    """Do one live run of one request against aimock; return what is wrong, or nothing."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve_aimock(cli, [answer(ANSWER)], []) as port,
+    ):
+        named = name_receiver(port, api, MODELS[api])
+        return try_run(os.path.join(folder, "run"), [*course, *named], "confirmed", 0)
+
+
+def check_aimock(cli: str) -> list[tuple[str, str]]:
+    """Return (check, what is wrong) for each case of each API, each pair of two, and each course."""
+    good = CASES["a tool call, its result, a final answer"]
+    checks = [
+        (f"aimock, {api}: {name}", try_aimock(cli, api, api, *case))
+        for api in PATHS
+        for name, case in CASES.items()
+    ]
+    checks += [
+        (f"aimock: {sender} to {receiver}", try_aimock(cli, sender, receiver, *good))
+        for sender in PATHS
+        for receiver in PATHS
+        if sender != receiver
+    ]
+    checks += [
+        (f"aimock, {api}: {name}", try_course(cli, api, course))
+        for api in PATHS
+        for name, course in COURSES.items()
+    ]
+    return checks + [(f"aimock: a session's body for {api}", try_api(cli, api)) for api in PATHS]
+
+
+@contextlib.contextmanager
+def serve_litellm(program: str, behind: str) -> Iterator[str]:
+    """Run LiteLLM's proxy, with a canned answer and with aimock's port behind it; yield its port."""
+    models = {
+        "canned": {"model": "openai/gpt-5.5", "mock_response": ANSWER},
+        "behind": {"model": "openai/gpt-5.5", "api_base": f"http://127.0.0.1:{behind}/v1"},
+        "claude-behind": {
+            "model": "anthropic/claude-opus-5-5",
+            "api_base": f"http://127.0.0.1:{behind}",
+        },
+    }
+    listed = [
+        {"model_name": name, "litellm_params": {"api_key": "none", **facts}} for name, facts in models.items()
+    ]
+    settings = {"model_list": listed, "general_settings": {"master_key": KEY}}
+    with tempfile.TemporaryDirectory() as folder:
+        path = pathlib.Path(folder, "config.yaml")
+        path.write_text(json.dumps(settings))  # which is YAML, too
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            port = str(probe.getsockname()[1])
+        environment = {**os.environ, "LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+        command = [program, "--config", str(path), "--host", "127.0.0.1", "--port", port]
+        with open(os.path.join(folder, "log"), "wb") as log:
+            server = subprocess.Popen(command, env=environment, stdout=log, stderr=log)
+            try:
+                wait_for(port)
+                yield port
+            finally:
+                server.terminate()
+                server.wait()
+
+
+def check_litellm(program: str, cli: str) -> list[tuple[str, str]]:
+    """Return (check, what is wrong) for runs through the proxy, and for what it refuses."""
+    fixtures: list[object] = [CALL, END, answer(ANSWER)]
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        serve_aimock(cli, fixtures, []) as behind,
+        serve_litellm(program, behind) as port,
+    ):
+
+        def try_one(
+            name: str, options: list[str], state: str = "confirmed", code: int = 0
+        ) -> tuple[str, str]:
+            return f"LiteLLM: {name}", try_run(os.path.join(folder, name), options, state, code)
+
+        endpoint = f"http://127.0.0.1:{port}{PATHS['chat'][0]}"
+        at = ["--sender-api", "chat", "--receiver-api", "chat", "--endpoint", endpoint]
+        checks = [
+            try_one(name, [*course, *name_receiver(port, "chat", "canned")])
+            for name, course in COURSES.items()
+        ]
+        for model in ("behind", "claude-behind"):
+            checks.append(try_one(f"a task, {model}", [*at, "--sender", model, "--receiver", model]))
+        unknown = ["--receiver-only", *name_receiver(port, "chat", "unknown")]
+        return [*checks, try_one("a model that it does not have", unknown, "failed", 4)]
+
+
 def main() -> int:
     """Run the checks that the command line names."""
     kind, *what = sys.argv[1:]
-    if kind == "aimock":
-        checks = [(f"aimock: {name}", try_aimock(*what, *case)) for name, case in CASES.items()]
-        checks += [(f"aimock: a session's body for {api}", try_api(*what, api)) for api in PATHS]
-    else:
-        checks = check_bodies() if kind == "bodies" else check_sdk(*what)
+    kinds: dict[str, Callable[..., list[tuple[str, str]]]] = {
+        "aimock": check_aimock,
+        "litellm": check_litellm,
+        "sdk": check_sdk,
+        "bodies": check_bodies,
+    }
+    checks = kinds[kind](*what)
     for name, fault in checks:
         print(f"FAILED: {name}\n{fault}" if fault else f"passed: {name}")
     return 1 if not checks or any(fault for _, fault in checks) else 0
