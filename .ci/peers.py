@@ -170,7 +170,9 @@ def check_sdk() -> list[tuple[str, str]]:
             ended = run_script("--rehearse", *sides, "--out", run)
             checks.append((f"{api}: a rehearsal", ended.stderr if ended.returncode else ""))
             for path in sorted(pathlib.Path(run).glob("*-request.json")):
-                fault = take(json.loads(path.read_bytes()), path.name)
+                faults = take(json.loads(path.read_bytes()), path.name).splitlines()
+                # Moonshot's field, which its models want back, is not among OpenAI's types.
+                fault = "\n".join(line for line in faults if not line.endswith(".reasoning_content"))
                 checks.append((f"{api}: the SDK's types take {path.name}", fault))
     return checks
 

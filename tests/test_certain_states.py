@@ -191,26 +191,11 @@ class EveryApiTest(unittest.TestCase):
                     self.assertEqual(state, "failed")
                     self.assertIn(said, why)
 
-    def test_why_a_reply_is_not_whole_is_told(self):
-        gemini = VENDORS["gemini"]
-        cut = {"content": {"role": "model"}, "finishReason": "MAX_TOKENS"}
-        cases = {
-            "a blocked prompt": (
-                {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}},
-                "PROHIBITED_CONTENT",
-            ),
-            "an answer that is blocked": ({"candidates": [{"finishReason": "SAFETY"}]}, "SAFETY"),
-            "no room for an answer": ({"candidates": [cut]}, "MAX_TOKENS"),
-            "a malformed call": (
-                {"candidates": [{"content": {}, "finishReason": "MALFORMED_FUNCTION_CALL"}]},
-                "MALFORMED_FUNCTION_CALL",
-            ),
-        }
-        for phrase, (body, word) in cases.items():
-            with self.subTest(phrase):
-                state, why = self.judge(gemini, body, 200)
-                self.assertEqual(state, "unclear")
-                self.assertIn(word, why)
+    def test_why_a_prompt_was_blocked_is_told(self):
+        body = {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}}
+        state, why = self.judge(VENDORS["gemini"], body, 200)
+        self.assertEqual(state, "unclear")
+        self.assertIn("PROHIBITED_CONTENT", why)
 
 
 class CauseTest(VendorTestCase):
@@ -241,6 +226,33 @@ class CauseTest(VendorTestCase):
                     ended = self.live_at(vendor, self.serve(build(vendor)), out=f"{name}-{phrase}")
                     self.assertEqual(ended.code, 4, ended)
                     self.assertIn(words, ended.err.splitlines()[-1])
+
+    def test_end_before_any_content_is_told(self):
+        """Gemini leaves the content out where there is none; its tokens were used all the same."""
+        candidates = {
+            "an answer that is blocked": ({"finishReason": "SAFETY"}, "SAFETY", "mend the cause"),
+            "no room for an answer": (
+                {"content": {"role": "model"}, "finishReason": "MAX_TOKENS"},
+                "MAX_TOKENS",
+                "another --max-tokens",
+            ),
+            "a malformed call": (
+                {"content": {}, "finishReason": "MALFORMED_FUNCTION_CALL"},
+                "MALFORMED_FUNCTION_CALL",
+                "mend the cause",
+            ),
+            "a refusal": (None, "I cannot.", "mend the cause"),
+        }
+        for phrase, (candidate, word, mend) in candidates.items():
+            with self.subTest(phrase):
+                vendor = VENDORS["gemini" if candidate else "chat"]
+                refused = {"choices": [{"message": {"role": "assistant", "content": None, "refusal": word}}]}
+                reply = {**vendor.answer("7"), **({"candidates": [candidate]} if candidate else refused)}
+                ended = self.live_at(vendor, self.serve(respond(reply)), out=phrase)
+                self.assertEqual((ended.code, self.states(phrase)[FIRST][-1]), (4, "confirmed"), ended)
+                self.assertIn(word, ended.err)
+                self.assertIn(mend, ended.err.splitlines()[-1])
+                self.assertIn("usage", self.last(FIRST, phrase))
 
     def test_key_that_gemini_refuses_with_400_is_named(self):
         ended = self.live_at(VENDORS["gemini"], self.serve(respond(self.INVALID_KEY, 400)))
