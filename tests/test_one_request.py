@@ -9,7 +9,7 @@ import shutil
 from pathlib import Path
 
 from tests.conditions import THIRD, rewrite_ledger
-from tests.support import ANSWER, CASES, GOOD_RUN, STOCK, checkpoint, handoff, respond
+from tests.support import ANSWER, CASES, GOOD_RUN, KEY, STOCK, checkpoint, handoff, respond
 from tests.test_faults import ERRORS, FaultTestCase, failing
 from tests.test_inspect import InspectTestCase
 from tests.test_kills import KillTestCase
@@ -222,6 +222,32 @@ class RefusedTest(OneRequestTestCase):
                 self.assertNotIn("run", self.names())
                 self.assertRegex(ended.err, r"run_handoff\.py: .+\n  why: .+\n  next: .+\n$")
 
+    def test_record_or_source_that_holds_the_key_is_refused(self):
+        record = self.put("record.json", Path(PLAIN).read_text("utf-8").replace("parcel", KEY))
+        source = self.put("source.csv", f"sku,available,target\n{KEY},7,10\n")
+        for options in (("--session", record), ("--receiver-only", "--source", source)):
+            with self.subTest(options[0]):
+                server = self.serve_receiver(CHAT, WORDS)
+                ended = self.receive(CHAT, server, *options)
+                self.assertEqual((ended.code, server.connections), (3, 0), ended)
+                self.assertNotIn("run", self.names())
+                self.assertNotIn(KEY, ended.out + ended.err)
+
+    def test_record_with_escapes_is_shown_escaped(self):
+        record = json.loads(Path(KIMI).read_bytes())
+        for message in record["messages"]:
+            for call in message.get("tool_calls", []):
+                call["function"]["name"] = "\x1b[31m<b>\u202e"
+        record["\x1b[2Jodd"] = "<script>"
+        path = self.put("record.json", json.dumps(record))
+        for name, code in (("chat", 0), ("gemini", 1)):
+            vendor = VENDORS[name]
+            ended = self.receive(vendor, self.serve_receiver(vendor, "<script>\x1b[2J"), "--session", path)
+            self.assertEqual(ended.code, code, ended)
+            self.assertTrue((ended.out + ended.err).replace("\n", "").isprintable())
+        self.assertNotIn("<script>", self.report())
+        self.assertNotIn("\x1b", self.report())
+
     # Options that have no meaning together.
     ODD = {
         "two courses": ("--session", PLAIN, "--receiver-only"),
@@ -298,6 +324,37 @@ class ReplyTest(VendorTestCase):
         called = json.dumps(CHAT.call(*self.OTHER)).replace("1850", "1850.0").encode()
         ended = self.receive(CHAT, self.serve(respond(called)), "--session", OPEN, "--unclear")
         self.assertEqual(ended.code, 1, ended)
+
+    def test_call_that_held_the_key_is_not_accepted(self):
+        """What stands for the key in it is not what the model asked for."""
+        calls = {
+            "in its arguments": {"arguments": {"route": KEY, "grams": 1}},
+            "in its id": {"arguments": {"route": "N-14", "grams": 1}, "call_id": KEY},
+        }
+        for name, vendor in VENDORS.items():
+            for phrase, fields in calls.items():
+                with self.subTest(phrase, api=name):
+                    out = f"{name}-{phrase}"
+                    server = self.serve(respond(vendor.call("quote_fee", **fields)))
+                    ended = self.receive(vendor, server, "--session", PLAIN, out=out)
+                    self.assertEqual((ended.code, self.inspect(out).code), (1, 1), ended)
+                    self.assertIn("key", ended.err.splitlines()[-3])
+
+    def test_neutral_session_that_has_grown_goes_on_elsewhere(self):
+        self.receive(CHAT, self.serve_receiver(CHAT, WORDS), "--session", PLAIN, out="one")
+        grown = json.loads(self.files("one")["reply.json"])
+        refused = self.receive(GEMINI, self.serve(), "--session", self.path("one/reply.json"), out="two")
+        self.assertEqual((refused.code, self.names()), (1, ["one"]), refused)
+        grown["turns"].append({"role": "user", "parts": [{"kind": "text", "text": "And to Rome?"}]})
+        record, server = self.put("grown.json", json.dumps(grown)), self.serve_receiver(GEMINI, WORDS)
+        ended = self.receive(GEMINI, server, "--session", record, out="two")
+        self.assertEqual((ended.code, self.inspect("two").code), (0, 0), ended)
+        texts = [
+            part.get("text")
+            for turn in json.loads(server.requests[0].body)["contents"]
+            for part in turn["parts"]
+        ]
+        self.assertEqual(texts[-2:], [WORDS, "And to Rome?"])
 
     def test_findings_are_told_in_json(self):
         server = self.serve(respond(CHAT.call(*self.DONE)))

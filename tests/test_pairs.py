@@ -259,6 +259,15 @@ class KeyTest(VendorTestCase):
                     *("--receiver-api", name, "--receiver", vendor.model),
                     *("--endpoint", f"http://127.0.0.1:{server.port}/v1"),
                 ),
+                "two APIs at one endpoint, named twice": (
+                    *("--receiver-api", name, "--receiver", vendor.model),
+                    *(
+                        "--endpoint",
+                        self.url(vendor, server),
+                        "--receiver-endpoint",
+                        self.url(vendor, server),
+                    ),
+                ),
                 "a receiver alone without a model": ("--receiver-only", "--receiver-api", name, *receiver_at),
                 "a receiver alone without an endpoint": (
                     *("--receiver-only", "--receiver-api", name, "--receiver", vendor.model),
@@ -269,3 +278,23 @@ class KeyTest(VendorTestCase):
                     ended = handoff("--live", *options, "--out", self.path("run"))
                     self.assertEqual((ended.code, self.names()), (3, []), ended)
                     self.assertEqual(server.connections, 0)
+
+    def test_endpoint_that_does_not_name_the_model_is_refused(self):
+        vendor, server = VENDORS["gemini"], self.serve_receiver(VENDORS["gemini"])
+        at = f"http://127.0.0.1:{server.port}/v1beta/models"
+        paths = {
+            "another model": f"{at}/gemini-9:generateContent",
+            "no model": f"{at}:generateContent",
+            "a word in capitals": f"{at}/{{Model}}:generateContent",
+            "half a word": f"{at}/{{model:generateContent",
+            "braces beside it": f"{at}/{{model}}:{{method}}",
+        }
+        for phrase, url in paths.items():
+            with self.subTest(phrase):
+                named = ("--receiver-api", "gemini", "--receiver", vendor.model, "--receiver-endpoint", url)
+                ended = handoff("--live", "--receiver-only", *named, "--out", self.path("run"))
+                self.assertEqual((ended.code, self.names(), server.connections), (3, [], 0), ended)
+        url = f"{at}/{vendor.model}:generateContent"
+        named = ("--receiver-api", "gemini", "--receiver", vendor.model, "--receiver-endpoint", url)
+        ended = handoff("--live", "--receiver-only", *named, "--out", self.path("run"))
+        self.assertEqual(ended.code, 0, ended)
