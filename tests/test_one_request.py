@@ -545,47 +545,91 @@ class OneRequestInspectTest(OneRequestTestCase):
                     else:
                         self.assertIn("it exists, though no record leads to it", ended.err)
 
-    # Facts of the first record that another run may have, but not this one.
+    # Facts of the first record that another run may have, but not this one: by its kind.
     FORGED = {
-        "another course": ("course", "receiver-only"),
-        "the whole course": ("course", "task"),
-        "a course that does not exist": ("course", "errand"),
-        "a course that is a list": ("course", ["session"]),
-        "begun anew": ("options", ["fresh"]),
-        "an option that does not exist": ("options", ["quick"]),
-        "options as text": ("options", "fresh"),
-        "an option that is a number": ("options", [1]),
-        "another API": ("receiver_api", "gemini"),
-        "an API that does not exist": ("receiver_api", "responses"),
-        "no API": ("receiver_api", ""),
-        "another receiver": ("receiver", "gpt-5.5"),
-        "a sender": ("sender", "gpt-5.5"),
-        "a sender's API": ("sender_api", "chat"),
-        "a record of another API": ("session_api", "gemini"),
-        "a record of an API that does not exist": ("session_api", "responses"),
-        "an endpoint that is refused": ("receiver_endpoint", "http://api.example.invalid/v1"),
-        "an endpoint that is a number": ("receiver_endpoint", 7),
-        "another token limit": ("max_tokens", 9),
-        "another record": ("source_sha256", "0" * 64),
-        "an older format": ("format", 1),
-        "a newer format": ("format", 3),
+        "a session": {
+            "another course": ("course", "receiver-only"),
+            "the whole course": ("course", "task"),
+            "a course that does not exist": ("course", "errand"),
+            "a course that is a list": ("course", ["session"]),
+            "begun anew": ("options", ["fresh"]),
+            "an option twice": ("options", ["unclear", "unclear"]),
+            "an option that does not exist": ("options", ["quick"]),
+            "options as text": ("options", "fresh"),
+            "an option that is a number": ("options", [1]),
+            "another API": ("receiver_api", "gemini"),
+            "an API that does not exist": ("receiver_api", "responses"),
+            "no API": ("receiver_api", ""),
+            "another receiver": ("receiver", "gpt-5.5"),
+            "a sender": ("sender", "gpt-5.5"),
+            "a sender's API": ("sender_api", "chat"),
+            "a record of another API": ("session_api", "gemini"),
+            "a record of an API that does not exist": ("session_api", "responses"),
+            "an endpoint that is refused": ("receiver_endpoint", "http://api.example.invalid/v1"),
+            "an endpoint that is a number": ("receiver_endpoint", 7),
+            "another token limit": ("max_tokens", 9),
+            "another record": ("source_sha256", "0" * 64),
+            "a task": ("task", "synthetic-stock-20261110"),
+            "an older format": ("format", 1),
+        },
+        "the receiver alone": {
+            "the whole course": ("course", "task"),
+            "another course": ("course", "session"),
+            "an option of a session": ("options", ["fresh"]),
+            "an issuer": ("session_issuer", "kimi-k3"),
+            "a record's API": ("session_api", "chat"),
+            "a sender": ("sender", "gpt-5.5"),
+            "a sender's API": ("sender_api", "chat"),
+            "another token limit": ("max_tokens", 9),
+            "another source": ("source_sha256", "0" * 64),
+            "another task": ("task", "other"),
+            "an older format": ("format", 1),
+        },
+        "the whole task": {
+            "the receiver alone": ("course", "receiver-only"),
+            "a session": ("course", "session"),
+            "an option of a session": ("options", ["fresh"]),
+            "an issuer": ("session_issuer", "kimi-k3"),
+            "a record's API": ("session_api", "chat"),
+            "another sender": ("sender", "gpt-5.4"),
+            "another sender's API": ("sender_api", "messages"),
+            "no sender's API": ("sender_api", ""),
+            "another receiver's API": ("receiver_api", "gemini"),
+            "another token limit": ("max_tokens", 9),
+            "an older format": ("format", 1),
+        },
     }
 
     def test_fact_that_the_run_cannot_have_is_found(self):
-        self.assertEqual(self.do("a session", CHAT).code, 0)
-        for phrase, (field, value) in self.FORGED.items():
-            with self.subTest(phrase):
-                shutil.rmtree(self.path("copy"), ignore_errors=True)
-                shutil.copytree(self.path("run"), self.path("copy"))
+        for kind, forged in self.FORGED.items():
+            shutil.rmtree(self.path("run"), ignore_errors=True)
+            if kind == "the whole task":
+                script = [respond(reply) for reply in (CHAT.called, CHAT.ended, CHAT.answer(ANSWER))]
+                self.assertEqual(self.live_at(CHAT, self.serve(*script)).code, 0)
+            else:
+                self.assertEqual(self.do(kind, CHAT).code, 0)
+            for phrase, (field, value) in forged.items():
+                with self.subTest(phrase, kind=kind):
+                    self.check_forged(field, value)
 
-                def change(records, field=field, value=value):
-                    assert field in records[0], field
-                    records[0][field] = value
+    def check_forged(self, field, value):
+        """Another value of a fact is found, also by somebody who makes the report anew."""
+        shutil.rmtree(self.path("copy"), ignore_errors=True)
+        shutil.copytree(self.path("run"), self.path("copy"))
 
-                rewrite_ledger(self.path("copy"), change)
-                ended = handoff("--inspect", self.path("copy"))
-                self.assertIn(ended.code, (1, 2) if field == "format" else (1,), ended)
-                self.assertNotIn("Traceback", ended.err)
+        def change(records):
+            self.assertNotEqual(records[0][field], value)
+            records[0][field] = value
+
+        rewrite_ledger(self.path("copy"), change)
+        ended = handoff("--inspect", self.path("copy"), "--json")
+        self.assertNotIn("Traceback", ended.err)
+        shown = json.loads(ended.out)
+        if ended.code == 2:  # the folder is one of another task
+            self.assertIn(field, ("course", "task"))
+        else:
+            found = [one for one in shown["findings"] if not one["path"].startswith("report.html")]
+            self.assertEqual((ended.code, bool(found)), (1, True), shown["findings"])
 
     def test_record_of_another_session_does_not_fit(self):
         self.assertEqual(self.do("a session", CHAT).code, 0)
