@@ -35,7 +35,7 @@ from tests.support import (
     text,
     tool_call,
 )
-from tests.vendors import MESSAGES, VENDORS, VendorTestCase
+from tests.vendors import CHAT, GEMINI, MESSAGES, VENDORS, VendorTestCase
 
 LIMIT_SECONDS = 2
 LIMIT_BYTES = 200 * 2**20
@@ -269,13 +269,20 @@ class LimitTest(VendorTestCase):
     def test_two_huge_replies_stay_in_bounded_memory_too(self):
         wide = "\x7f" * (2**22 - 2_000) + "\U0001f4e6"
         many = {str(number): number for number in range(49_000)}
+        calls = CHAT.called["choices"][0]["message"]["tool_calls"]
+        parts = GEMINI.called["candidates"][0]["content"]["parts"]
         first = {
-            "a wide text": respond(self.encode(message([text(wide), tool_call()], "tool_use"))),
-            "many items": respond(self.encode(message([tool_call()], "tool_use", more=many))),
+            "a wide text": (MESSAGES, message([text(wide), tool_call()], "tool_use")),
+            "many items": (MESSAGES, message([tool_call()], "tool_use", more=many)),
+            "a wide text, chat": (CHAT, CHAT.reply({"content": wide, "tool_calls": calls}, "tool_calls")),
+            "a wide text, gemini": (GEMINI, GEMINI.reply([{"text": wide}, *parts])),
         }
-        second = respond(self.encode(message([text(wide)], "max_tokens")))
-        urls = {name: (self.serve(reply, second).url, MISFIT, MESSAGES) for name, reply in first.items()}
-        self.check_all(urls, workers=2, operation="sender-tool-result")
+        cases = {}
+        for phrase, (vendor, reply) in first.items():
+            second = respond(self.encode(vendor.stop(vendor.answer(wide), vendor.stops["cut"])))
+            server = self.serve(respond(self.encode(reply)), second)
+            cases[phrase] = (self.url(vendor, server), MISFIT, vendor)
+        self.check_all(cases, workers=2, operation="sender-tool-result")
 
     def encode(self, reply):
         """Return a reply in the fewest bytes."""
