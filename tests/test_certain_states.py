@@ -144,6 +144,9 @@ class EveryApiTest(unittest.TestCase):
             "a list of two errors": [vendor.error() for vendor in VENDORS.values()],
             "an error that is null": {"type": "error", "error": None},
             "an error that is a list": {"type": "error", "error": ["overloaded"]},
+            "an error that is true": {"error": True},
+            "an error that is empty": {"error": {}},
+            "a prompt that was blocked": {"promptFeedback": {"blockReason": "OTHER"}},
         }
         for name, vendor in VENDORS.items():
             self.assertEqual(self.judge(vendor, vendor.error(), 529)[0], "failed")
