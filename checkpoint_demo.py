@@ -1153,12 +1153,19 @@ answered   | end_turn stop_sequence  | stop                                  | S
 calling    | tool_use                | tool_calls function_call              | STOP
 maker      | model                   | model                                 | modelVersion
 """
-_CELLS = [[cell.strip() or None for cell in row.split("|")] for row in _APIS_TEXT.strip("\n").split("\n")]
-APIS = {
-    str(api): types.SimpleNamespace(**{str(row[0]): row[place] for row in _CELLS[1:]})
-    for place, api in enumerate(_CELLS[0])
-    if api
-}
+
+
+def read_columns(text: str) -> dict[str, types.SimpleNamespace]:
+    """Return the columns of a table by their heads: their cells by the names of the rows, None if empty."""
+    heads, *rows = [[cell.strip() or None for cell in row.split("|")] for row in text.strip("\n").split("\n")]
+    return {
+        head: types.SimpleNamespace(**{str(row[0]): row[place] for row in rows})
+        for place, head in enumerate(heads)
+        if head
+    }
+
+
+APIS = read_columns(_APIS_TEXT)
 _ROLES = {"model": "assistant", "developer": "system", "function": "tool"}  # by an API's own names
 
 # --- Sessions: pieces of messages, and parts of turns (pure) -----------------

@@ -33,7 +33,6 @@ import stat
 import sys
 import threading
 import time
-import types
 from argparse import Namespace
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product, takewhile
@@ -42,6 +41,8 @@ from typing import Any, NamedTuple
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))  # which -P and -I leave out
 try:
     import checkpoint_demo as demo
+except KeyboardInterrupt:  # which takes long enough to be met by one
+    sys.exit(130)
 except ImportError as missing:
     print(f"run_handoff.py: cannot start: {missing}", file=sys.stderr)
     print("  why: it needs checkpoint_demo.py beside it, and all of Python's library", file=sys.stderr)
@@ -174,7 +175,7 @@ def explain_end(verdict: str, records: Records) -> tuple[str, str]:
 # rehearsal asks, and what its usage calls the tokens (the ledger's names, without _tokens).
 _WIRES_TEXT = """
                      | messages                      | chat                        | gemini
-path                 | /v1/messages                  | /v1/chat/completions        | {gemini}
+path                 | /v1/messages            | /v1/chat/completions | /v1beta/models/{model}:generateContent
 key                  | x-api-key: {key}              | authorization: Bearer {key} | x-goog-api-key: {key}
 version              | anthropic-version: 2023-06-01 |                             |
 sender               | anthropic/claude-fable-5.2    | kimi-k3                     | gemini-3.5-flash
@@ -186,13 +187,8 @@ thinking             |                               | reasoning_tokens         
 cache_creation_input | cache_creation_input_tokens   |                             |
 cache_read_input     | cache_read_input_tokens       | cached_tokens               | cachedContentTokenCount
 total                |                               | total_tokens                | totalTokenCount
-""".replace("{gemini}", "/v1beta/models/{model}:generateContent")
-_CELLS = [[cell.strip() or None for cell in row.split("|")] for row in _WIRES_TEXT.strip("\n").split("\n")]
-WIRES = {
-    api: types.SimpleNamespace(**{str(row[0]): row[place] for row in _CELLS[1:]})
-    for place, api in enumerate(_CELLS[0])
-    if api
-}
+"""
+WIRES = demo.read_columns(_WIRES_TEXT)
 # Beside them: the fields of usage that cost nothing where all in them is null, 0, or a value named here; one
 # with None counts parts of the tokens again, inside such a field.
 _NEUTRAL: dict[str, dict[str, tuple[str, ...] | None]] = {

@@ -279,6 +279,19 @@ class KeyTest(VendorTestCase):
                     self.assertEqual((ended.code, self.names()), (3, []), ended)
                     self.assertEqual(server.connections, 0)
 
+    def test_endpoint_that_holds_a_key_is_refused_and_not_shown(self):
+        vendor, server = VENDORS["gemini"], self.serve_receiver(VENDORS["gemini"])
+        for name in ("key", "KEY", "api_key", "access_token"):
+            with self.subTest(name):
+                url = f"{self.url(vendor, server)}?alt=json&{name}=not-in-a-variable"
+                named = ("--receiver-api", "gemini", "--receiver", vendor.model, "--receiver-endpoint", url)
+                ended = handoff("--live", "--receiver-only", *named, "--out", self.path("run"))
+                self.assertEqual((ended.code, self.names(), server.connections), (3, [], 0), ended)
+                self.assertNotIn("not-in-a-variable", ended.out + ended.err)
+        url = f"{self.url(vendor, server)}?monk=ey"
+        named = ("--receiver-api", "gemini", "--receiver", vendor.model, "--receiver-endpoint", url)
+        self.assertEqual(handoff("--live", "--receiver-only", *named, "--out", self.path("run")).code, 0)
+
     def test_endpoint_that_does_not_name_the_model_is_refused(self):
         vendor, server = VENDORS["gemini"], self.serve_receiver(VENDORS["gemini"])
         at = f"http://127.0.0.1:{server.port}/v1beta/models"
