@@ -357,12 +357,22 @@ def build_conversion(count: int) -> tuple[Action, Action]:
     return lambda: json.loads(text), convert
 
 
-# (what, its builder, rows or messages, the floor's name, rounds, bar)
-WORKS = (
+def build_streaming(count: int) -> tuple[Action, Action]:
+    """Return (json.loads of each chunk; the reading of a stream of so many chunks, a call's among them)."""
+    call = {"index": 0, "id": "call_1", "function": {"name": "read", "arguments": '{"page": '}}
+    deltas: list[dict[str, Any]] = [{"content": "The shelf "}] * (count - 1) + [{"tool_calls": [call]}]
+    chunks = [render_compact({"choices": [{"index": 0, "delta": delta}]}) for delta in deltas]
+    data = b"".join(b"data: %s\n\n" % chunk for chunk in chunks)
+    return lambda: list(map(json.loads, chunks)), lambda: demo.read_stream(data)
+
+
+# (what, its builder, rows or messages, the floor's name, rounds, bar: None where there is none)
+WORKS: tuple[tuple[str, Callable[[int], tuple[Action, Action]], int, str, int, float | None], ...] = (
     ("judging {} rows", build_judging, 300_000, "json.loads of the text", 5, 3.6),
     ("checkpoint of {} rows", build_checkpoint_work, 30_000, "SHA-256 of the rows, twice", 11, 2.5),
     ("comparing sessions, {} messages", build_comparison, 20_000, "json.loads of 48 MB, twice", 5, 2.5),
     ("converting {} messages", build_conversion, 20_000, "json.loads of 48 MB", 5, 8.0),
+    ("reading {} chunks of a stream", build_streaming, 30_000, "json.loads of each", 5, None),
 )
 
 
