@@ -3637,12 +3637,12 @@ _ARGUMENTS: dict[str, Json] = {
     "HANDOFF": _option("HANDOFF", "", nargs="?", default="handoff.txt"),
     "RESPONSE": _option("RESPONSE", "a saved reply"),
     "RESULT": _option("RESULT", "a result, as extract writes it"),
-    "--by": _option("WAY", "print the request that goes on after a cut", type=_WAY),
+    "--by": _option("WAY", "print the request that goes on after a cut: prefill, instruction", type=_WAY),
     "--check-restored": _option("FILE", "compare a session record that came out of storage"),
     "--emit-fixture": _switch("print the built-in session record"),
     "--fresh": _switch("begin a new session, with a checkpoint of the record's facts"),
-    "--from": _option("API", "whose the record is, where its texts fit two", type=_API),
-    "--issuer": _option("MODEL", "the model that made the record, where it does not say", type=MODEL),
+    "--from": _option("API", "the record's API, where it could be read as two", type=_API),
+    "--issuer": _option("MODEL", "the model that made the record, where it names none", type=MODEL),
     "--json": _switch("print one machine-readable object instead"),
     "--leave-out": _switch("put a line in the place of media and of what has no place there"),
     "--max-tokens": _option("N", "", type=COUNT, default=str(MAX_TOKENS)),
@@ -3653,11 +3653,11 @@ _ARGUMENTS: dict[str, Json] = {
     "--out": _option("DIR", "write into this folder, made if it is missing (default: here)"),
     "--receiver": _option("MODEL", "", type=MODEL, default=RECEIVER_MODEL),
     "--reply": _option("RESPONSE", "judge a saved reply in view of the record"),
-    "--session": _option("FILE", "a session record, in place of a task"),
+    "--session": _option("FILE", "a session record"),
     "--source": _option("FILE", "the trusted source (default: the task's own)"),
     "--task": _option("FILE", "a Python file that defines TASK (default: the demo's task)"),
     "--to": _option("API", "print it for messages, chat, gemini, or neutral", type=_TARGET),
-    "--unclear": _switch("give open calls a result that says so"),
+    "--unclear": _switch("give each open call a result that says it is unclear"),
     "STREAM": _option("STREAM", "a saved stream: server-sent events, or Gemini's array"),
     "--message": _switch("print the whole reply of a complete stream"),
     "-o": _option("FILE", "write a new file (default: to standard output)", default="-"),
@@ -3685,7 +3685,7 @@ def build_parser(script: str, named: Sequence[str]) -> Parser:
     for name in named:
         run, arguments, example = _COMMANDS[name]
         summary = str(run.__doc__)
-        epilog = f"example:\n  python3 {script} {name} {example}\n\n{_EXIT_CODES}"
+        epilog = f"example:\n  {f'python3 {script} {name} {example}'.rstrip()}\n\n{_EXIT_CODES}"
         command = commands.add_parser(name, help=summary, description=summary, epilog=epilog)
         for argument in arguments.split():
             command.add_argument(argument.lower(), **_ARGUMENTS[argument])

@@ -2819,9 +2819,10 @@ _MODES: dict[str, tuple[Callable[[demo.Terminal, Namespace, Work], int], tuple[s
 _MISFITS = {"--session": (*_OF_A_TASK, "--receiver-only"), "--receiver-only": ("--sender", "--sender-api")}
 _EPILOG = """\
 Without a mode the program checks itself and rehearses in a temporary folder.
-Endpoints and keys belong to --live, --html to --inspect; --from to --leave-out
-to --session. A run's folder is handoff-run, and a rehearsal's
-handoff-rehearsal, if not --out DIR. {model} in a URL is filled in.
+Endpoints and keys belong to --live, --html to --inspect; --from, --issuer,
+--fresh, --no-reasoning, --unclear and --leave-out belong to --session.
+A run's folder is handoff-run, and a rehearsal's handoff-rehearsal, if not
+--out DIR. {model} in a URL is replaced by the model's id.
 
 examples:
   python3 %(prog)s
