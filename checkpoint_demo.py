@@ -2195,11 +2195,6 @@ def convert_fresh(session: Node, api: str, model: str, objective: str | None = N
     return body, losses + _list_noted(move.losses)
 
 
-def verify_session_checkpoint(checkpoint: Any, session: Node, objective: str | None = None) -> Findings:
-    """Return what keeps a parsed checkpoint from being the one that a session allows."""
-    return list_differences(checkpoint, build_session_checkpoint(session, objective))
-
-
 # --- Replies: a whole message, a finished turn, its answer (pure) ------------
 
 _CUT, _REFUSED = "the answer was cut off by the token limit", "the model refused"

@@ -10,10 +10,10 @@ import unittest
 from checkpoint_demo import (
     SessionError,
     build_session_checkpoint,
+    compare_checkpoints,
     convert_fresh,
     read_session,
     render_session_handoff,
-    verify_session_checkpoint,
 )
 from tests.session_support import SESSIONS, TARGETS, api_of, build_record, read_case
 
@@ -90,7 +90,10 @@ class CheckpointTest(unittest.TestCase):
             again = read_session(json.loads(json.dumps(session)), "neutral")
             with self.subTest(case["file"]):
                 self.assertEqual(build_session_checkpoint(again), build_session_checkpoint(session))
-                self.assertEqual(verify_session_checkpoint(build_session_checkpoint(again), session), [])
+                self.assertEqual(
+                    compare_checkpoints(build_session_checkpoint(again), build_session_checkpoint(session)),
+                    [],
+                )
 
     def test_changed_checkpoint_is_found(self):
         session = read("031-open-call-anthropic")
@@ -99,11 +102,11 @@ class CheckpointTest(unittest.TestCase):
             changed = copy.deepcopy(right)
             changed[key] = "x"
             with self.subTest(key):
-                self.assertTrue(verify_session_checkpoint(changed, session)[0].path.startswith(key))
+                self.assertTrue(compare_checkpoints(changed, right)[0].path.startswith(key))
         changed = copy.deepcopy(right)
         changed["completed"][1]["result"] += " "
-        self.assertEqual(verify_session_checkpoint(changed, session)[0].path, "completed[1].result")
-        self.assertTrue(verify_session_checkpoint(right, session, "another objective"))
+        self.assertEqual(compare_checkpoints(changed, right)[0].path, "completed[1].result")
+        self.assertTrue(compare_checkpoints(right, build_session_checkpoint(session, "another objective")))
 
 
 class FreshTest(unittest.TestCase):
